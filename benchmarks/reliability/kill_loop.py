@@ -1,6 +1,6 @@
 """How much of the rollouts under way is kept when a process of a training run is killed at a random moment?
 
-    python benchmarks/reliability/kill_loop.py [--kills 20] [--model DIR] [--workers 2] [--engines 2] [--seed 0]
+    python -m benchmarks.reliability.kill_loop [--kills 20] [--model DIR] [--workers 2] [--engines 2] [--seed 0]
 
 A run with real sandboxes, engines, workers and a learner is hit by SIGKILL again and again: the orchestrator, a worker,
 an engine or the learner. A killed orchestrator is started again by the same command; the others must come back by
@@ -13,130 +13,32 @@ show that no group was skipped and none trained twice. Without --model the polic
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import importlib.util
-import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve()
-DEADLINE = 240.0  # seconds for a run to come to the next step
+from benchmarks.reliability.killed_run import (
+    BAD,
+    DEADLINE,
+    MODULES,
+    SAVE_TOKENS,
+    Running,
+    alive,
+    answer,
+    audit,
+    make_toy,
+    options_of,
+    settings,
+)
+
 KINDS = ("orchestrator", "worker", "engine", "learner")
-MODULES = {"learner": "etude.rl.learner.process", "engine": "etude.serve.server", "worker": "etude.rl.workers.process"}
-SAVE_TOKENS = 8
 BETWEEN = 3  # steps at least between two kills: rollouts under way at the first are finished then
-
-
-def older() -> Any:
-    """benchmarks/rl_kill.py: its toy model and its reader of the journal."""
-    spec = importlib.util.spec_from_file_location("rl_kill", HERE.parents[1] / "rl_kill.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def settings(model: Path, steps: int, workers: int, engines: int, toy: bool) -> list[str]:
-    found = [each for each in older().settings(model, steps) if not each.startswith("cluster.")]
-    if not toy:  # the shape of its own recipe, with groups as small as the toy's
-        found = [each for each in found if each.startswith("rl.")]
-    else:
-        found += ["harness.limits.sampled_tokens=160"]
-    found += [f"cluster.rollout_workers={workers}", f"cluster.engines={engines}", "cluster.restarts=8"]
-    found += [f"cluster.save_tokens={SAVE_TOKENS}", "run.threads=1", "rl.eval_every=0", "rl.concurrency=12"]
-    return found
-
-
-def work(run_path: Path, model: Path, options: list[str], recipe_name: str) -> int:
-    """The orchestrator: what this script is when it is the victim."""
-    from etude.core import recipe as recipes
-    from etude.core.errors import EtudeError
-    from etude.core.run import Run
-    from etude.rl.orchestrator import train
-
-    recipe = recipes.load(recipe_name or None, options)
-    try:
-        with Run.open(run_path, recipes.to_dict(recipe)) as run:
-            print(json.dumps(asyncio.run(train(run, recipe, model))))
-    except EtudeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-class Running:
-    """The command under way, and its processes."""
-
-    def __init__(self, run: Path, model: Path, options: list[str], recipe: str, temporary: Path) -> None:
-        self.run = run
-        command = [sys.executable, str(HERE), "--work", str(run), str(model), recipe, *options]
-        # To a file: a pipe that nobody reads would stop it.
-        self.log = temporary / "output"
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, env={**os.environ, "TMPDIR": str(temporary)}
-            )
-
-    def pids(self, kind: str) -> list[int]:
-        if kind == "orchestrator":
-            return [self.process.pid]
-        return [pid for pid in map(int, self._candidates()) if MODULES[kind] in command_of(pid)]
-
-    def _candidates(self) -> list[str]:
-        """The command's own children; on Ray programs have other parents, and name the run (ray_cluster.py)."""
-        with contextlib.suppress(OSError):
-            return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return []
-
-    def records(self, pid: int | None) -> list[Path]:
-        """The records of rollouts under way: of one process, or of all."""
-        folder = self.run / "rl" / "turns"
-        if pid is None:
-            return list(folder.glob("*.turns"))
-        found = []
-        for handle in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                place = handle.readlink()
-                if place.suffix == ".turns":
-                    found.append(place)
-        return found
-
-    def rows(self) -> list[dict[str, Any]]:
-        path = self.run / "metrics.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [row for row in map(json.loads, lines) if row["stage"] == "rl"]
-
-    def wait_rows(self, count: int) -> bool:
-        """Whether the run came so far; False when it was finished before."""
-        deadline = time.monotonic() + DEADLINE
-        while len(self.rows()) < count:
-            if self.process.poll() is not None:
-                return False
-            if time.monotonic() > deadline:
-                raise SystemExit(f"no step within {DEADLINE:.0f} s:\n{self.log.read_text()[-3000:]}")
-            time.sleep(0.02)
-        return True
-
-
-def command_of(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    return ""
-
-
-def alive(pid: int) -> bool:
-    try:
-        return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
-    except OSError:
-        return False
 
 
 def tokens_in(records: list[Path]) -> int:
@@ -153,11 +55,8 @@ def tokens_in(records: list[Path]) -> int:
 
 def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     toy = options.model is None
-    model, temporary, run = options.model or folder / "model", folder / "tmp", folder / "run"
+    model, temporary, run = make_toy(folder, options.model), folder / "tmp", folder / "run"
     temporary.mkdir()
-    if toy:
-        model.mkdir()
-        older().make_model(model)
     steps = options.kills * (BETWEEN + 2) + 6
     overrides = settings(model, steps, options.workers, options.engines, toy)
     recipe = "" if toy else "nano"
@@ -205,12 +104,11 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             # A learner's rollouts sample on until its end is noticed, so they may keep more than was counted.
             facts["kept"] = min(facts["recorded"], rows[until - 1]["resumed_tokens"] - facts["before"])
         facts["share"] = facts["kept"] / max(1, facts["recorded"] + facts["rollouts"] * SAVE_TOKENS / 2)
-    found = older().audit(run, steps)
+    found = audit(run, steps)
     kept, recorded = (sum(facts[name] for facts in seen) for name in ("kept", "recorded"))
     lost = sum(facts["rollouts"] for facts in seen) * SAVE_TOKENS / 2
-    bad = ("skipped", "unexpected", "twice", "odd_steps")
     return {
-        "ok": len(seen) == options.kills and not any(found[name] for name in bad),
+        "ok": len(seen) == options.kills and not any(found[name] for name in BAD),
         "kills": seen,
         "recorded_tokens": recorded,
         "kept_tokens": kept,
@@ -223,25 +121,11 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--model", type=Path, help="a fine-tuned checkpoint of the recipe nano")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--engines", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--work", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options_of(parser, 20)
     options = parser.parse_args()
-    if options.work:
-        run, model, recipe, *overrides = options.work
-        sys.exit(work(Path(run), Path(model), overrides, recipe))
     with tempfile.TemporaryDirectory(prefix="kill-") as folder:
         result = trial(options, Path(folder))
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:>18}  {value}")
-    sys.exit(0 if result["ok"] else 1)
+    answer(result, options.json)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
 """A training run on a Ray cluster of three nodes on this machine: what it costs, and what survives kills.
 
-    python benchmarks/reliability/ray_cluster.py compare --model DIR [--steps 6] [--pairs 2]
-    python benchmarks/reliability/ray_cluster.py chaos [--kills 10] [--model DIR] [--seed 0]
+    python -m benchmarks.reliability.ray_cluster compare --model DIR [--steps 6] [--pairs 2]
+    python -m benchmarks.reliability.ray_cluster chaos [--kills 10] [--model DIR] [--seed 0] [--bucket]
 
 Three `ray start`s are three nodes. `compare` trains the recipe nano from a fine-tuned checkpoint locally and on Ray, in
 turns, and counts the processor-seconds of our processes for each rollout, from the first step to the last: starting is
 left out. Ray's own processes are counted apart. `chaos` hits a run by SIGKILL again and again: driver, learner, an
-engine, a rollout worker, or the raylet of a node, which another node then replaces. A killed driver is started again by
-the same command; everything else must come back by itself. At the end the journal must show that no group was lost and
-none was trained twice. Back at full speed means: every program is there again, and two further steps are trained.
+engine, a rollout worker, the raylet of a node, which another node then replaces, Ray's head (its GCS, which is started
+again and finds what it kept on the disk), and with --bucket the S3 server that the weights go through (moto, which
+comes back empty). A killed driver, also one that died with the head, is started again by the same command; everything
+else must come back by itself. At the end the journal must show that no group was lost and none was trained twice. Back
+at full speed means: every program is there again, and two further steps are trained.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
-import json
 import os
 import random
 import signal
@@ -25,28 +25,32 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-HERE = Path(__file__).resolve()
-KINDS = ("driver", "learner", "engine", "worker", "node")
+from benchmarks.reliability.killed_run import (
+    BAD,
+    DEADLINE,
+    MODULES,
+    Running,
+    answer,
+    audit,
+    children,
+    command_of,
+    make_toy,
+    options_of,
+    settings,
+)
+
+KINDS = ("driver", "learner", "engine", "worker", "node", "head")
+BUCKET = "weights"
 NODES, CPUS = 3, 4  # of which any two have room for all programs
 MARK = "ETUDE_RAY_CLUSTER"  # in the environment of everything that the nodes start
 TICK = os.sysconf("SC_CLK_TCK")
 START = 120.0  # seconds for a node to be there
-
-
-def kill_loop() -> Any:
-    """benchmarks/reliability/kill_loop.py: the run, its settings, and the reader of its journal."""
-    spec = importlib.util.spec_from_file_location("kill_loop", HERE.with_name("kill_loop.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-LOOP = kill_loop()
+HEAD_SECONDS = 5.0  # in which a driver that does not outlive the head ends
 
 
 class Nodes:
@@ -60,7 +64,8 @@ class Nodes:
         self.temporary = Path(tempfile.mkdtemp(prefix="er-", dir="/tmp"))
         self.nodes: list[subprocess.Popen[bytes]] = []
         self.log = folder / "ray.log"
-        self.add("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.temporary}")
+        self.head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.temporary}")
+        self.add(*self.head)
         host = self.log.read_text().split("Local node IP: ")[1].split()[0]
         self.address = f"{host}:{port}"
         for _ in range(NODES - 1):
@@ -69,8 +74,12 @@ class Nodes:
     def add(self, *options: str) -> None:
         begin = self.log.stat().st_size if self.log.exists() else 0
         ray = Path(sys.executable).with_name("ray")
-        fixed = [f"--num-cpus={CPUS}", "--object-store-memory=80000000", "--block", "--disable-usage-stats"]
+        fixed = [f"--num-cpus={CPUS}", "--object-store-memory=80000000", "--disable-usage-stats"]
+        # A node whose command waits for it ends with the first of its processes; the head's must outlive its GCS.
+        fixed += [] if "--head" in options else ["--block"]
         quiet = {"RAY_AUTH_MODE": "disabled", "RAY_agent_register_timeout_ms": "180000", MARK: str(self.folder)}
+        # So that a head that is started again finds what the one before knew.
+        quiet |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
         with self.log.open("ab") as log:
             node = subprocess.Popen(
                 [ray, "start", *options, *fixed],
@@ -82,22 +91,33 @@ class Nodes:
         self.nodes.append(node)
         end = time.monotonic() + START
         while "Ray runtime started" not in self.log.read_text()[begin:]:
-            if node.poll() is not None or time.monotonic() > end:
+            if node.poll() not in (None, 0) or time.monotonic() > end:
                 raise SystemExit(f"a node did not start:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.1)
+
+    def kill_head(self) -> int:
+        """The head's GCS, which is started again as it was. The pid of the killed."""
+        (pid,) = [pid for pid in self.left() if "gcs_server" in command_of(pid).partition("\0")[0]]
+        command = command_of(pid).rstrip("\0").split("\0")
+        variables = dict(each.split("=", 1) for each in _environment(pid).split("\0") if "=" in each)
+        os.kill(pid, signal.SIGKILL)
+        with self.log.open("ab") as log:
+            self.nodes.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=variables))
+        return pid
 
     def raylets(self) -> list[int]:
         """Of the nodes beside the head."""
         found = []
-        for node in self.nodes[1:]:
-            for pid in map(int, _children(node.pid)):
-                if LOOP.command_of(pid).partition("\0")[0].endswith("/raylet"):
+        for node in self.nodes:
+            for pid in children(node.pid):
+                if command_of(pid).partition("\0")[0].endswith("/raylet"):
                     found.append(pid)
         return found
 
     def close(self) -> None:
-        for node in self.nodes:
-            node.terminate()
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         end = time.monotonic() + 20
         # Whatever a killed raylet left: everything that a node started has the mark.
         while (left := self.left()) and time.monotonic() < end:
@@ -116,29 +136,23 @@ def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != os.getpid()]
 
 
-def _children(pid: int) -> list[str]:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return []
-
-
 def _environment(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace") + "\0"
     return ""
 
 
-class RunOnRay(LOOP.Running):  # type: ignore[misc,name-defined]
+class RunOnRay(Running):
     """The command under way, whose programs are children of Ray's supervisors and name the run."""
 
     def pids(self, kind: str) -> list[int]:
-        return super().pids("orchestrator" if kind == "driver" else kind)  # type: ignore[no-any-return]
+        return super().pids("orchestrator" if kind == "driver" else kind)
 
-    def _candidates(self) -> list[str]:
-        return [str(pid) for pid in _pids() if f"{self.run}/rl/cluster/" in LOOP.command_of(pid)]
+    def candidates(self) -> list[int]:
+        return [pid for pid in _pids() if f"{self.run}/rl/cluster/" in command_of(pid)]
 
     def supervisors(self) -> list[int]:
-        return [pid for pid in _pids() if LOOP.command_of(pid).startswith("ray::ProgramSupervisor")]
+        return [pid for pid in _pids() if command_of(pid).startswith("ray::ProgramSupervisor")]
 
 
 # What it costs
@@ -146,7 +160,7 @@ class RunOnRay(LOOP.Running):  # type: ignore[misc,name-defined]
 
 def family(pid: int) -> list[int]:
     """A process and all below it: a worker's sandboxes are children of its launcher."""
-    return [pid, *(each for child in map(int, _children(pid)) for each in family(child))]
+    return [pid, *(each for child in children(pid) for each in family(child))]
 
 
 def seconds_of(pids: list[int], seen: dict[int, float]) -> float:
@@ -166,7 +180,7 @@ def measure(folder: Path, model: Path, steps: int, name: str, nodes: Nodes | Non
         options += ["cluster.kind=ray", f"cluster.address={nodes.address}"]
     temporary = folder / f"tmp-{name}"
     temporary.mkdir()
-    kind = RunOnRay if nodes is not None else LOOP.Running
+    kind = RunOnRay if nodes is not None else Running
     running = kind(folder / name, model, options, "nano", temporary)
     ours: dict[int, float] = {}
     rays: dict[int, float] = {}
@@ -175,7 +189,7 @@ def measure(folder: Path, model: Path, steps: int, name: str, nodes: Nodes | Non
     seen_rows = 0
     while running.process.poll() is None:
         pids = [running.process.pid]
-        for part in LOOP.MODULES:
+        for part in MODULES:
             pids += running.pids(part)
         if nodes is not None:
             pids += running.supervisors()
@@ -220,9 +234,8 @@ def compare(options: argparse.Namespace, folder: Path, nodes: Nodes) -> dict[str
 # What survives
 
 
-def wait_back(running: RunOnRay, wanted: dict[str, int], gone: int, rows: int) -> float:
-    """Seconds until every program is there again and two more steps are trained."""
-    begin = time.monotonic()
+def wait_back(running: RunOnRay, wanted: dict[str, int], gone: int, rows: int, begin: float) -> float:
+    """Seconds from `begin` until every program is there again and two more steps are trained."""
     while True:
         there = {kind: running.pids(kind) for kind in wanted}
         back = all(len(there[kind]) >= count and gone not in there[kind] for kind, count in wanted.items())
@@ -230,59 +243,107 @@ def wait_back(running: RunOnRay, wanted: dict[str, int], gone: int, rows: int) -
             return time.monotonic() - begin
         if running.process.poll() not in (None, 0):
             raise SystemExit(f"the run failed:\n{running.log.read_text()[-3000:]}")
-        if running.process.poll() == 0 or time.monotonic() - begin > LOOP.DEADLINE:
-            raise SystemExit(f"it did not come back within {LOOP.DEADLINE} s:\n{running.log.read_text()[-3000:]}")
+        if running.process.poll() == 0 or time.monotonic() - begin > DEADLINE:
+            raise SystemExit(f"it did not come back within {DEADLINE} s:\n{running.log.read_text()[-3000:]}")
         time.sleep(0.1)
 
 
-def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes) -> dict[str, Any]:
+class Bucket:
+    """An S3 server. It keeps everything in memory: one that was killed comes back empty."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.log = folder / "bucket.log"
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+        os.environ |= keys | {"AWS_ALLOW_HTTP": "true", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        end = time.monotonic() + START
+        while True:
+            request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method="PUT")
+            try:
+                urllib.request.urlopen(request, timeout=10).close()
+                return
+            except OSError:
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise SystemExit(f"the bucket's server did not start:\n{self.log.read_text()[-2000:]}") from None
+                time.sleep(0.1)
+
+    def kill(self) -> int:
+        pid = self.process.pid
+        self.close()
+        self.start()
+        return pid
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucket | None) -> dict[str, Any]:
     toy = options.model is None
-    model, temporary, run = options.model or folder / "model", folder / "tmp", folder / "run"
+    model, temporary, run = make_toy(folder, options.model), folder / "tmp", folder / "run"
     temporary.mkdir()
-    if toy:
-        model.mkdir()
-        LOOP.older().make_model(model)
-    steps = options.kills * 30 + 6  # enough that a toy is not finished before the last kill
-    overrides = LOOP.settings(model, steps, options.workers, options.engines, toy)
+    steps = options.kills * 60 + 6  # enough that a toy is not finished before the last kill
+    overrides = settings(model, steps, options.workers, options.engines, toy)
     overrides += ["cluster.kind=ray", f"cluster.address={nodes.address}"]
+    if bucket is not None:
+        overrides += [f"cluster.weights=s3://{BUCKET}/run"]
     chance, began = random.Random(options.seed), time.monotonic()
+    kinds = (*KINDS, *(("bucket",) if bucket is not None else ()))
     recipe, seen, order = "" if toy else "nano", list[dict[str, Any]](), list[str]()
     running = RunOnRay(run, model, overrides, recipe, temporary)
+    wanted = {"learner": 1, "engine": options.engines, "worker": options.workers}
     while len(seen) < options.kills:
         if not running.wait_rows(len(running.rows()) + 2 + chance.randint(0, 1)):
             break
         time.sleep(chance.random() * 0.5)
-        wanted = {kind: len(running.pids(kind)) for kind in LOOP.MODULES}
-        order = order or chance.sample(KINDS, len(KINDS))
+        order = order or chance.sample(kinds, len(kinds))
         kind = order.pop()
-        pid = chance.choice(nodes.raylets() if kind == "node" else running.pids(kind))
         rows = len(running.rows())
         facts: dict[str, Any] = {"victim": kind, "step": rows}
-        os.kill(pid, signal.SIGKILL)
-        if kind == "driver":
-            running.process.wait(LOOP.DEADLINE)
-            running = RunOnRay(run, model, overrides, recipe, temporary)
+        begin = time.monotonic()
+        if kind == "head":
+            pid = nodes.kill_head()
+        elif kind == "bucket" and bucket is not None:
+            pid = bucket.kill()
+        else:
+            pid = chance.choice(nodes.raylets() if kind == "node" else running.pids(kind))
+            os.kill(pid, signal.SIGKILL)
         if kind == "node":
             nodes.add(f"--address={nodes.address}")
-        facts["back_s"] = round(wait_back(running, wanted, pid, rows), 1)
+        if kind == "driver":
+            running.process.wait(DEADLINE)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if kind == "head":  # whether a driver outlives it is not asked for: then it is resumed
+                running.process.wait(HEAD_SECONDS)
+        if kind in ("driver", "head") and running.process.poll() is not None:
+            facts["resumed"] = True
+            running = RunOnRay(run, model, overrides, recipe, temporary)
+        facts["back_s"] = round(wait_back(running, wanted, pid, rows, begin), 1)
         seen.append(facts)
         print(f"kill {len(seen)}: {facts}", file=sys.stderr, flush=True)
     # The rest of the steps is of no interest: it is stopped as by Ctrl-C, and what was trained must be whole.
     running.process.send_signal(signal.SIGINT)
-    code = running.process.wait(LOOP.DEADLINE)
+    code = running.process.wait(DEADLINE)
     if code != 0:
         raise SystemExit(f"the run did not stop in order:\n{running.log.read_text()[-3000:]}")
     trained = max((row["step"] for row in running.rows()), default=0)
-    found = LOOP.older().audit(run, trained)
+    found = audit(run, trained)
     return {
         "ok": len(seen) == options.kills
-        and not any(found[name] for name in ("skipped", "unexpected", "twice", "odd_steps"))
+        and not any(found[name] for name in BAD)
         and all(facts["back_s"] <= 60 for facts in seen),
         "kills": seen,
         "slowest_back_s": max((facts["back_s"] for facts in seen), default=0.0),
         "steps": trained,
         **found,
-        "left_programs": len(running._candidates()),
+        "left_programs": len(running.candidates()),
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -290,31 +351,28 @@ def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("compare", "chaos"))
-    parser.add_argument("--model", type=Path, help="a fine-tuned checkpoint of the recipe nano")
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--pairs", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--engines", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--steps", type=int, default=6, help="of each run of compare")
+    parser.add_argument("--pairs", type=int, default=2, help="of runs of compare")
+    parser.add_argument("--bucket", action="store_true", help="chaos: weights go through an S3 server, killed too")
+    parser.add_argument("--keep", type=Path, help="folder that the run is left in, to look at")
+    options_of(parser, 10)
     options = parser.parse_args()
     if options.what == "compare" and options.model is None:
         parser.error("compare needs --model")
     os.environ["RAY_AUTH_MODE"] = "disabled"
     with tempfile.TemporaryDirectory(prefix="ray-cluster-") as place:
-        folder = Path(place)
+        folder = options.keep or Path(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        bucket = Bucket(folder) if options.bucket else None
         nodes = Nodes(folder)
         try:
-            result = compare(options, folder, nodes) if options.what == "compare" else chaos(options, folder, nodes)
+            compared = options.what == "compare"
+            result = compare(options, folder, nodes) if compared else chaos(options, folder, nodes, bucket)
         finally:
             nodes.close()
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:>18}  {value}")
-    sys.exit(0 if result["ok"] else 1)
+            if bucket is not None:
+                bucket.close()
+    answer(result, options.json)
 
 
 if __name__ == "__main__":

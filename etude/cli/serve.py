@@ -65,13 +65,18 @@ def serve(
     engine_routes: Annotated[
         bool, typer.Option("--engine-routes", help="Also the training loop's routes; needs an API key.")
     ] = False,
+    lend: Annotated[
+        Path | None, typer.Option("--lend", help="A run that may use this engine; nobody else is served meanwhile.")
+    ] = None,
     access_log: Annotated[
         Path | None, typer.Option("--access-log", help="File for a line of JSON a request; - is standard error.")
     ] = None,
 ) -> None:
-    """Serve a model to OpenAI's clients until Ctrl-C."""
+    """Serve a model to OpenAI's clients, or lend it to a training run, until Ctrl-C."""
 
     def work() -> dict[str, Any]:
+        if lend is not None:
+            return lend_to(lend)
         from etude.pipeline.find_model import find_model, prepare_device, recipe_of
         from etude.serve.openai.api_key import read_key
 
@@ -83,6 +88,16 @@ def serve(
 
         access = ServeAccess(name or model.resolve().name, key, engine_routes, access_log)
         serve(folder, recipe.engine, device=device, host=host, port=port, access=access)
+        return {}
+
+    def lend_to(run: Path) -> dict[str, Any]:
+        from etude.pipeline.find_model import find_model, prepare_device, recipe_of
+
+        recipe, folder = recipe_of(run, overrides or []), find_model(model)
+        device = prepare_device(recipe)
+        from etude.serve.lend import lend
+
+        lend(folder, run, recipe, device=device, host=host)
         return {}
 
     answer(work, lambda _: None, False)

@@ -82,6 +82,9 @@ class LocalPlacement:
     async def ranks(self, names: Sequence[str]) -> list[Mapping[str, str]]:
         return []
 
+    async def give_back(self, name: str) -> None:
+        self._newest.pop(name, None)
+
     async def close(self) -> None:
         self._folder.remove()
 
@@ -92,13 +95,19 @@ class Supervisor:
     `up` is set while it is there; who finds it gone waits for it (`wait_back`).
     """
 
-    def __init__(self, name: str, start: Callable[[], Awaitable[Running]], restarts: Restarts) -> None:
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], Awaitable[Running]],
+        restarts: Restarts,
+        on_death: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.name, self.restarts = name, restarts
-        self._start = start
+        self._start, self._on_death = start, on_death
         self.up = asyncio.Event()
         self.deaths = 0
         self._child: Running | None = None
-        self._closing = False
+        self._closing = asyncio.Event()
 
     @property
     def child(self) -> Running:
@@ -113,18 +122,25 @@ class Supervisor:
         """For as long as the run goes on. Raises when the process died once too often."""
         while True:
             await self.child.wait()
-            if self._closing:
+            if self._closing.is_set():
                 return
             self.up.clear()
             self.deaths += 1
+            if self._on_death is not None:  # first: others may do its work while it is started again
+                await self._on_death()
             said = await self.child.last_words() or f"the {self.name} process ended"
             await self.child.close(0)
             while not self.up.is_set():
                 self.restarts.take(self.name, said)
                 try:
                     self._child = await self._start()
+                    if self._closing.is_set():  # it was taken out meanwhile
+                        await self._child.close(0)
+                        return
                     self.up.set()
                 except EtudeError as failed:
+                    if self._closing.is_set():
+                        return
                     said = str(failed)  # that costs a further start, or ends the run
 
     async def wait_back(self, deaths: int, seconds: float) -> None:
@@ -139,7 +155,11 @@ class Supervisor:
             await asyncio.sleep(LOOK)
             waited += LOOK
 
+    def end_watch(self) -> None:
+        """Whatever ends from here on is not started again."""
+        self._closing.set()
+
     async def close(self, seconds: float = 10.0) -> None:
-        self._closing = True
+        self.end_watch()
         if self._child is not None:
             await self._child.close(seconds)

@@ -88,4 +88,7 @@ class Placement(Protocol):
     async def ranks(self, names: Sequence[str]) -> list[Mapping[str, str]]:
         """torchrun's variables for programs that are the ranks of one learner; none where they start each other."""
 
+    async def give_back(self, name: str) -> None:
+        """No process of this name will be started again: what was kept for it is free."""
+
     async def close(self) -> None: ...

@@ -9,6 +9,7 @@ lease has run out, so two of one name never run side by side.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -35,6 +36,7 @@ from etude.core.tcp_address import FILE
 POLL = 5.0  # seconds that a supervisor waits for its child's end before it says that it lives
 AGAIN = 0.5  # seconds between two tries to reach a supervisor that Ray starts again
 KILLED = -9
+LOST = " lost"  # behind the claim of an incarnation whose end nobody saw: no supervisor renews it
 LOOPBACK = "127.0.0.1"
 STORE = 80 << 20  # bytes of Ray's object store on a cluster that is started here: nothing of ours goes through it
 
@@ -48,10 +50,11 @@ class RayPlacement:
         self.settings, self.home, self.lineage, self.say = settings, home.absolute(), lineage, say
         self.namespace = f"etude-{hashlib.sha256(str(self.home).encode()).hexdigest()[:16]}"
         self._roles: dict[str, Role] = {}
-        self._groups: dict[str, PlacementGroup] = {}
+        self._groups: dict[str, PlacementGroup] = {}  # of roles, and of programs that came later
         self._supervisors: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._incarnations: dict[str, str] = {}  # of the process of each name that was started last
+        self._revoked: dict[str, float] = {}  # names whose process was lost, and since when it has no right to run
         self._starts = 0
 
     # Opening
@@ -96,7 +99,8 @@ class RayPlacement:
         options: dict[str, Any] = {"namespace": self.namespace, "log_to_driver": False, "logging_level": logging.ERROR}
         if self.settings.address:
             return ray.init(address=self.settings.address, **options)
-        wanted = sum(role.count * self.settings.cpus for role in self._roles.values())
+        # Twice what is there at first: engines may be added, and these are numbers that Ray counts, not real cores.
+        wanted = 2 * sum(role.count * self.settings.cpus for role in self._roles.values())
         cores = max(process.available_cores(), int(wanted + 0.999))
         return ray.init(address="local", num_cpus=cores, include_dashboard=False, object_store_memory=STORE, **options)
 
@@ -158,10 +162,14 @@ class RayPlacement:
             await asyncio.sleep(AGAIN)
 
     def _actor(self, name: str) -> Any:
-        role = self._roles[name.rpartition("-")[0]]
-        strategy = PlacementGroupSchedulingStrategy(
-            self._groups[role.name], placement_group_bundle_index=int(name.rpartition("-")[2])
-        )
+        role_name, _, number = name.rpartition("-")
+        role, place = self._roles[role_name], int(number)
+        group = role.name
+        if place >= role.count:  # it came while the run went on, and has room of its own
+            group, place = name, 0
+            if name not in self._groups:
+                self._groups[name] = self._group(Role(name, 1, role.gpus))
+        strategy = PlacementGroupSchedulingStrategy(self._groups[group], placement_group_bundle_index=place)
         bundle = self._bundle(role)
         return (
             ray.remote(ProgramSupervisor)
@@ -176,7 +184,7 @@ class RayPlacement:
                 num_gpus=bundle.get("GPU", 0),
                 scheduling_strategy=strategy,
             )
-            .remote(self.settings.orphan_seconds, role.name)
+            .remote(self.settings.orphan_seconds, group)
         )
 
     # Programs
@@ -193,8 +201,10 @@ class RayPlacement:
         # First: from here on whoever has an older one ends its child, wherever it is.
         self.claim(name, incarnation)
         supervisor = await self._supervisor(name)
-        if before and not await self._seen_to_end(supervisor, before):
-            await asyncio.sleep(self.settings.lease_seconds + 2 * RENEW)
+        since = self._revoked.pop(name, time.monotonic())
+        if before and not await self._seen_to_end(supervisor, before.removesuffix(LOST)):
+            left = since + self.settings.lease_seconds + 2 * RENEW - time.monotonic()
+            await asyncio.sleep(max(0.0, left))
         self._incarnations[name] = incarnation
         asked = {
             "incarnation": incarnation,
@@ -245,6 +255,13 @@ class RayPlacement:
         working.write_text(incarnation)
         working.replace(self.home / f"{name}.claim")
 
+    def revoke(self, name: str, incarnation: str) -> None:
+        """That incarnation was lost. Its lease runs out from now on, and not only when the next one is started."""
+        with contextlib.suppress(OSError):  # a folder out of reach: then nobody can renew it either
+            if read_claim(self.home / f"{name}.claim") == incarnation:
+                self.claim(name, f"{incarnation}{LOST}")
+                self._revoked[name] = time.monotonic()
+
     def release(self, name: str, incarnation: str) -> None:
         """The end of that incarnation was seen: the next one need not wait for its lease."""
         path = self.home / f"{name}.claim"
@@ -264,6 +281,23 @@ class RayPlacement:
             common["GLOO_SOCKET_IFNAME"] = "lo"
         # Ray shows each program its own GPUs only, so each is the first of its own.
         return [common | {"RANK": str(rank), "LOCAL_RANK": "0"} for rank in range(size)]
+
+    async def give_back(self, name: str) -> None:
+        """The room of a program that came later is free; that of one of the first is kept for the run."""
+        (self.home / f"{name}.claim").unlink(missing_ok=True)  # one that cannot be reached ends its child
+        (self.home / name).unlink(missing_ok=True)
+        supervisor, group = self._supervisors.pop(name, None), self._groups.pop(name, None)
+
+        def end() -> None:
+            if supervisor is not None:
+                ray.kill(supervisor, no_restart=True)
+            if group is not None:
+                ray.util.remove_placement_group(group)
+
+        try:
+            await asyncio.wait_for(asyncio.to_thread(end), self.settings.place_seconds)
+        except (RayError, TimeoutError) as failed:
+            self.say(f"Ray did not take {name} back: {_line(failed)}")
 
     async def close(self) -> None:
         """Ends every program and its supervisor, and gives the room back."""
@@ -359,11 +393,15 @@ class RayProgram:
 
     def _lose(self, why: str) -> None:
         """Nobody saw its end. It ends with its lease; once the next is published, no answer of it is taken."""
+        self.placement.revoke(self.program.name, self.incarnation)
         self._how = self._how or f"on node {self._facts['node'][:8]} ({self._facts['host']}) was lost: {why}"
 
 
 async def _answer(reference: Any, seconds: float) -> str:
-    return str(await asyncio.wait_for(asyncio.wrap_future(reference.future()), max(0.1, seconds)))
+    # Not `wait_for`: in Python 3.11 that loses a cancellation which comes together with the answer, and a watch that was
+    # to end then goes on for ever.
+    async with asyncio.timeout(max(0.1, seconds)):
+        return str(await asyncio.wrap_future(reference.future()))
 
 
 def _line(failed: BaseException) -> str:

@@ -18,7 +18,7 @@ def roles_of(settings: ClusterSettings, device: str) -> list[Role]:
     gpus = int(device.startswith("cuda"))
     found = [
         Role(LEARNER, settings.learner.ranks, gpus, "together"),
-        Role(ENGINE, settings.engines, gpus),
+        Role(ENGINE, settings.engines + settings.spare_engines, gpus),
         Role(WORKER, settings.rollout_workers),
     ]
     return [role for role in found if role.count]

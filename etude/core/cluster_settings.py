@@ -44,6 +44,11 @@ class ClusterSettings:
     )
     vllm_python: str = setting("", "interpreter of the environment that vLLM and this package are installed in")
     engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
+    spare_engines: int = setting(
+        0,
+        "further engine processes with the same weights, one of which takes the place of an engine that dies",
+        least=0,
+    )
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
     sandbox_hosts: list[str] = setting(
         [], "HOST:PORT of each machine that runs sandboxes (etude sandbox serve); empty: this machine"

@@ -101,6 +101,11 @@ class RLSettings:
     eval_samples: int = setting(1, "rollouts of each", least=1)
     save_every: int = setting(20, "steps between checkpoints", least=1)
     keep_trajectories: int = setting(200, "newest rollouts kept readable on disk once they are trained", least=0)
+    ready_bytes: int = setting(
+        1 << 30,
+        "bytes of finished rollouts that wait for the learner in memory; others wait on the disk",
+        least=0,
+    )
     replay: bool = setting(True, "the learner routes tokens to the experts that the engine chose (models with experts)")
     plausible: float = setting(
         0.5,

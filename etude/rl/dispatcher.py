@@ -23,6 +23,7 @@ from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import RolloutGroup, Slot, State
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
 from etude.rl.workers.finished import Finished, packed, slot_name
+from etude.rl.workers.ready_rollouts import ReadyRollouts
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Scheduler, Work, retry_void
 from etude.tasks.format.task import Task
@@ -83,10 +84,12 @@ class Dispatcher:
         terms: Callable[[int], Terms] = lambda number: Terms(),
         refill: int = 0,
         on_settled: Callable[[str], None] = lambda name: None,
+        ready: ReadyRollouts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._on_settled = on_settled  # hears the name of a slot that is ready or void
+        self.ready_rollouts = ready  # bounds what waits in memory; None keeps all of it there
         self.settings, self.admission, self.journal = settings, admission, journal
         self.environment, self.seed = environment, seed
         self.steps_begun = self.published = step
@@ -257,6 +260,8 @@ class Dispatcher:
             # In the journal before it counts as ready: a kill between the two lines loses nothing.
             self.journal.ready(number, index, data)
             slot.rollout, slot.state = rollout, "ready"
+            if self.ready_rollouts is not None:
+                self.ready_rollouts.hold(number, index, slot)
             self._voids_in_a_row = 0
             if group.ready:
                 self._count_ready(group)
@@ -304,6 +309,8 @@ class Dispatcher:
             self.voids["group"] += 1
             self.journal.void_group(group.number)
             self.groups.pop(group.number, None)
+            if self.ready_rollouts is not None:
+                self.ready_rollouts.drop(group)
             self.scheduler.drop(group.number)
             for other in range(len(group.slots)):  # those that are cancelled say nothing more
                 self._on_settled(slot_name(group.number, other))

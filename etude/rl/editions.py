@@ -1,4 +1,5 @@
-"""What of a running run may change: `RUN/live.toml` with `reward.parts` and `rl.optim.lr`, edition by edition.
+"""What of a running run may change: `RUN/live.toml` with `reward.parts` and `rl.optim.lr`, edition by edition, and
+`cluster.engines`, which is no part of an edition: it changes nothing that is learnt from.
 
 Edition 0 is the recipe that the run began with. A valid edit of the file, or of a Python file that it names, makes the
 next one; so does a command that continues the run with other values, as far as the file does not say otherwise. An
@@ -29,6 +30,7 @@ from etude.rollout.rollout import RolloutSetup, reward_and_audit
 
 FILE = "live.toml"
 MAY_CHANGE = ("reward.parts", "rl.optim.lr")
+ENGINES = "cluster.engines"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Editions:
         self.file, self.copies = run / FILE, run / "rl" / "editions"
         self.journal, self.log = journal, log
         self._audit, self._setup = recipe.audit, setup
+        self._engines = self.engines = recipe.cluster.engines  # by the recipe, and wanted now
         # What a continued run was told on the command line is an edition like an edit of the file.
         self._told = Edition(0, recipe.reward.parts, recipe.rl.optim.lr)
         self.editions = {int(facts["number"]): Edition(**facts) for facts in journal.editions()}
@@ -105,8 +108,13 @@ class Editions:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise EtudeError(f"it is not TOML: {error}") from None
         flat = _flat(found)
-        if unknown := sorted(flat.keys() - set(MAY_CHANGE)):
-            raise EtudeError(f"{unknown[0]} cannot change while a run goes on; {' and '.join(MAY_CHANGE)} can")
+        if unknown := sorted(flat.keys() - {*MAY_CHANGE, ENGINES}):
+            can = f"{', '.join(MAY_CHANGE)} and {ENGINES}"
+            raise EtudeError(f"{unknown[0]} cannot change while a run goes on; {can} can")
+        engines = flat.get(ENGINES, self._engines)
+        if isinstance(engines, bool) or not isinstance(engines, int) or engines < 1:
+            raise EtudeError(f"{ENGINES} is {engines!r}; it must be a whole number of at least 1")
+        self.engines = engines
         parts, lr = flat.get("reward.parts", self._told.parts), flat.get("rl.optim.lr", self._told.lr)
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise EtudeError("reward.parts must be a list of tables, such as [{ use = 'tests' }]")

@@ -1,13 +1,15 @@
 """Evaluation while training goes on: a fixed set of held-out tasks with fixed seeds, and the best model kept.
 
 The tasks come from the benchmark's source but are never the benchmark's own. Rollouts run beside those of training, in
-the same engine, which keeps the version that is evaluated resident while training swaps the other: all of an evaluation
-is of one model.
+the same engines, which keep the version that is evaluated resident while training swaps the other: all of an evaluation
+is of one model. It holds a lease on these engines: none of them is taken out before it has ended or the lease has run
+out. Each row names the harness that it was measured under; rates under different ones are not compared.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import math
 import shutil
@@ -26,7 +28,7 @@ from etude.core import durable
 from etude.core.component import load_class
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Version
-from etude.core.recipe import Recipe
+from etude.core.recipe import Recipe, to_dict
 from etude.core.run import Run
 from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rl.dispatcher import Dispatcher
@@ -42,6 +44,7 @@ from etude.rollout.scheduler import RolloutJob, sample_seed
 Ints = npt.NDArray[np.int32]
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind
 FACTS = "best.json"
+CODE = ("harness", "tasks/grading")  # folders whose code decides what a rollout is and whether it passed
 NOT_THE_MODEL = ("optimiser.safetensors", "learner.json")
 
 
@@ -67,6 +70,18 @@ def apart(spec: Mapping[str, Any], count: int) -> tuple[dict[str, Any], int]:
     return dict(spec), count
 
 
+def harness_digest(recipe: Recipe, backend: str) -> str:
+    """Names everything beside the weights that decides an evaluation's rate: the harness and its settings, the grader,
+    the tasks. Code is that which is on the disk now, of the harness and of grading."""
+    package = Path(__file__).parents[1]
+    found = hashlib.sha256()
+    for file in sorted(file for part in CODE for file in (package / part).rglob("*.py")):
+        found.update(f"{file.relative_to(package)}\0".encode() + file.read_bytes())
+    told = {name: section for name, section in to_dict(recipe).items() if name in ("harness", "grader", "bench")}
+    found.update(json.dumps(told, sort_keys=True).encode() + backend.encode())
+    return found.hexdigest()[:16]
+
+
 class Evaluations:
     """The evaluations of a run, at most one of them under way; `rows` has what each finished one found, by step."""
 
@@ -85,6 +100,11 @@ class Evaluations:
         self.rows = dict(rows)
         self.best = BestModel(run.path)
         self.jobs = held_out_jobs(recipe) if self.every else []
+        self.harness = harness_digest(recipe, environment.host.capabilities.backend) if self.every else ""
+        rl, limits = recipe.rl, recipe.harness.limits
+        # As long as all of its rollouts may take if they used every limit, in the places that there are.
+        rounds = -(-len(self.jobs) // rl.concurrency)
+        self.lease_seconds = rounds * (limits.seconds + recipe.grader.seconds) + rl.slack_seconds
         self._under_way: asyncio.Task[None] | None = None
 
     async def begin(self, step: int, version: Version) -> None:
@@ -99,7 +119,7 @@ class Evaluations:
         candidate.mkdir(parents=True)
         # A copy of the weights as they are now: training goes on while the evaluation runs.
         await self.learner.save(candidate)
-        pinned = await self.environment.engine.pin(version)
+        pinned = await self.environment.engine.pin(version, self.lease_seconds)
         self._under_way = self.tasks.create_task(self._evaluate(step, pinned, candidate))
 
     async def finish(self, step: int, version: Version) -> None:
@@ -118,11 +138,18 @@ class Evaluations:
     async def _evaluate(self, step: int, policy: Policy, candidate: Path) -> None:
         began = time.monotonic()
         runs = [partial(self.environment.evaluate, policy, job) for job in self.jobs]
-        outcomes = await self.dispatcher.run_evaluation(runs)
+        try:
+            outcomes = await self.dispatcher.run_evaluation(runs)
+        finally:
+            self.environment.engine.end_lease()
         scored = [_rollout(outcome) for outcome in outcomes if not isinstance(outcome, Void)]
         if scored:
             row = describe(scored)
-            offer = partial(self.best.offer, candidate, self.run.lineage, step, row["pass_rate"], len(scored))
+            if self.best.facts.get("harness", self.harness) != self.harness:
+                self.run.say("eval: the harness is another than that of the best model so far; rates begin anew")
+            offer = partial(
+                self.best.offer, candidate, self.run.lineage, step, row["pass_rate"], len(scored), self.harness
+            )
             # to its end even when the run is stopped meanwhile: the task group waits for it
             best = await asyncio.shield(self.tasks.create_task(asyncio.to_thread(offer)))
             row |= {
@@ -136,7 +163,7 @@ class Evaluations:
                 "seconds": time.monotonic() - began,
             }
             self.rows[str(step)] = row
-            self.run.log("rl.eval", step, **row)
+            self.run.log("rl.eval", step, harness=self.harness, **row)
         shutil.rmtree(candidate, ignore_errors=True)
 
 
@@ -166,18 +193,20 @@ class BestModel:
             except (OSError, ValueError):
                 raise EtudeError(f"{self.path / FACTS} cannot be read; remove {self.path}") from None
 
-    def offer(self, candidate: Path, lineage: int, step: int, rate: float, rollouts: int) -> bool:
+    def offer(self, candidate: Path, lineage: int, step: int, rate: float, rollouts: int, harness: str = "") -> bool:
         """Keeps the model in `candidate` unless it did clearly worse than the best before it; says whether.
 
-        Clearly is a standard error of the pass rate: of two models that an evaluation cannot separate, the one that
-        has learnt for longer is the better guess.
+        The first under another harness is kept, whatever its rate: the two are not comparable. Clearly is a standard
+        error of the pass rate: of two models that an evaluation cannot separate, the one that has learnt for longer is
+        the better guess.
         """
         # The highest of noisy evaluations is not the best model: 48 rollouts have a standard error of 7 points, and
         # the highest of six chose step 25 of 101 (49.8% on the benchmark) over the last one (60.2%).
-        highest = max(rate, self.facts.get("highest", 0.0))
+        same = self.facts.get("harness", harness) == harness
+        highest = max(rate, self.facts.get("highest", 0.0) if same else 0.0)
         if rate < highest - math.sqrt(highest * (1 - highest) / rollouts):
             return False
-        facts = {"lineage": lineage, "step": step, "pass_rate": rate, "highest": highest}
+        facts = {"lineage": lineage, "step": step, "pass_rate": rate, "highest": highest, "harness": harness}
         try:
             with durable.commit_folder(self.path, **facts) as folder:
                 for file in candidate.iterdir():

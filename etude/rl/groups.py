@@ -214,7 +214,8 @@ class Slot:
     """Where one rollout of a group is in its life."""
 
     state: State = "queued"
-    rollout: Rollout | None = None  # from ready on
+    rollout: Rollout | None = None  # from ready on, unless it waits on the disk (workers/ready_rollouts.py)
+    reward: float | None = None  # of one that waits there
 
 
 @dataclass
@@ -239,7 +240,8 @@ class RolloutGroup:
     @property
     def signal(self) -> bool:
         """Whether its rewards differ."""
-        return len({rollout.reward for rollout in self.rollouts}) > 1
+        found = {slot.rollout.reward if slot.rollout is not None else slot.reward for slot in self.slots}
+        return len(found - {None}) > 1
 
     @property
     def rollouts(self) -> list[Rollout]:

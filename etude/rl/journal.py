@@ -233,6 +233,15 @@ class Journal:
         (after,) = self._base.execute("SELECT coalesce(max(number), -1) + 1 FROM changes").fetchone()
         return Resumed(found, after, terms)
 
+    def find(self, number: int, slot: int) -> bytes | RolloutFile | None:
+        """Where a finished rollout is kept."""
+        where = "WHERE number = ? AND slot = ?"
+        named = self._base.execute(f"SELECT path, digest FROM files {where}", (number, slot)).fetchone()  # noqa: S608
+        if named is not None:
+            return RolloutFile(*named)
+        data = self._base.execute(f"SELECT data FROM rollouts {where}", (number, slot)).fetchone()  # noqa: S608
+        return bytes(data[0]) if data is not None else None
+
     def _rollout(self, number: int, slot: int) -> bytes:
         (data,) = self._base.execute(
             "SELECT data FROM rollouts WHERE number = ? AND slot = ?", (number, slot)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.cluster.elastic import ElasticEngines
 from etude.cluster.engines import Engines
 from etude.cluster.local import ProcessDied, Restarts, Supervisor
 from etude.cluster.placement import Running
@@ -41,6 +42,7 @@ from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.pool import WorkerPool
 from etude.rollout.trained_tasks import TrainedTasks
+from etude.serve.messages import LENT
 
 AGAIN = "run the same command again to go on from the last checkpoint"
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
@@ -94,7 +96,18 @@ class Training:
         self.trained_tasks, self.no_passes = TrainedTasks(self.run.path), NoPasses(self.run.path)
         self.clock, self.engine_work = Clock(self._pids()), Deltas()
         self.watches = [self.tasks.create_task(self._watch(self.learner.child))]
-        self.watches += [self.tasks.create_task(self._supervise(each)) for each in self.supervisors]
+        for supervisor in self.supervisors:
+            self._watch_over(supervisor)
+        self.elastic = ElasticEngines(
+            self.engines,
+            self._wanted_engines,
+            self.run.path / "rl" / LENT,
+            watch=self._watch_over,
+            changed=self._engines_changed,
+            say=lambda text: self.run.say(f"rl: {text}"),
+            drain_seconds=self.rl.engine_seconds,
+        )
+        self.watches.append(self.tasks.create_task(self.elastic.run()))
         self.agreement: Agreement | None = None
         self.probing = self._start_probe()
         self.writing: asyncio.Task[None] | None = None
@@ -136,6 +149,8 @@ class Training:
         """Ends everything beside the loop."""
         self.dispatcher.close()
         self.evaluations.cancel()
+        for supervisor in (*self.supervisors, *self.engines.supervisors.values()):
+            supervisor.end_watch()
         for task in (*self.watches, self.probing, *([self.making] if self.making else [])):
             task.cancel()
 
@@ -147,6 +162,8 @@ class Training:
         try:
             while not self.run.stopping and not self.out_of_time and not self.dispatcher.over:
                 if (groups := self.dispatcher.take()) is not None:
+                    if self.dispatcher.ready_rollouts is not None:
+                        await self.dispatcher.ready_rollouts.take(groups)
                     return groups
                 # Nothing is awaited between the look and this line, so no change is lost.
                 self.dispatcher.changed.clear()
@@ -189,7 +206,7 @@ class Training:
             publishing = time.monotonic()
             await self.learner.publish(self.version)
             row["publish_seconds"] = time.monotonic() - publishing
-            swapped = await self.environment.engine.update(self.version)
+            swapped = await self._swap()
             row["swap_seconds"] = time.monotonic() - publishing - row["publish_seconds"]
             row |= {name: swapped[name] for name in FROM_CHAIN if name in swapped}
             self.probing = self._start_probe()
@@ -211,6 +228,15 @@ class Training:
             await self.evaluations.begin(self.step, self.version)
         if self.step % self.rl.save_every == 0:
             await self._save()
+
+    async def _swap(self) -> dict[str, Any]:
+        """The engines take the published version. Where they cannot get it, the learner knows why."""
+        try:
+            return await self.environment.engine.update(self.version)
+        except EtudeError as failed:
+            if not (why := await self.learner.why_unpublished()):
+                raise
+            raise EtudeError(f"{failed}; the learner says: {why}") from None
 
     def _reweigh(self, groups: list[RolloutGroup]) -> None:
         """New weights of the reward's parts count at once."""
@@ -289,6 +315,7 @@ class Training:
             "grades_reused": self.environment.grades_reused,
             "resumed_tokens": self.environment.counts["resumed_tokens"],
             "restarts": self.restarts.total + self.learner_restarts.total,
+            "engines": len(self.engines.replicas.present),
             "loss": 0.0,
             "grad_norm": 0.0,
         }
@@ -394,6 +421,18 @@ class Training:
         # Nothing new begins: every rollout would be for nobody.
         self.dispatcher.scheduler.closed = True
         raise ProcessDied(f"{await child.last_words()}\n{AGAIN}")
+
+    def _watch_over(self, supervisor: Supervisor) -> None:
+        self.watches.append(self.tasks.create_task(self._supervise(supervisor)))
+
+    def _wanted_engines(self) -> int:
+        self.editions.poll()
+        return self.editions.engines
+
+    def _engines_changed(self, count: int) -> None:
+        """As many rollouts at once for each engine as the recipe says; how many groups may wait stays the same."""
+        self.dispatcher.scheduler.places = max(1, self.rl.concurrency * count // self.recipe.cluster.engines)
+        self.dispatcher.fill()
 
     async def _supervise(self, supervisor: Supervisor) -> None:
         try:

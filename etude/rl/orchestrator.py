@@ -61,6 +61,7 @@ from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.finished import slot_name, slot_of
 from etude.rl.workers.messages import WorkerSpec
 from etude.rl.workers.pool import WorkerPool
+from etude.rl.workers.ready_rollouts import ReadyRollouts
 from etude.rl.workers.setup import open_sandboxes, training_setup
 from etude.rollout.rollout import check_lengths
 from etude.rollout.terms import draw_terms
@@ -179,12 +180,14 @@ async def _open(
     broken = BrokenTasks(source, run.say)
     inside = RolloutEnvironment(host, engines.replicas, setup, recipe, broken, run.say, editions.setup, records)
     environment: RolloutEnvironment | WorkerPool = inside
-    supervisors = [*engines.supervisors]
+    supervisors = [*engines.supervisors.values()]
     if recipe.cluster.rollout_workers:
         environment = _workers(run, recipe, model, backend, inside, editions, source, placement, restarts)
         stack.push_async_callback(environment.close)
         await environment.open()
+        engines.replicas.on_change = environment.tell_engines
         supervisors += [worker.supervisor for worker in environment.workers]
+    ready = ReadyRollouts(rl.ready_bytes, journal.files, journal.find)
     # entered last, so that its tasks end before what they use is closed
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     dispatcher = Dispatcher(
@@ -197,11 +200,12 @@ async def _open(
         tasks,
         seed=recipe.run.seed,
         step=checkpoint.step,
-        groups=_groups(resumed, journal),
+        groups=_groups(resumed, journal, ready),
         next_group=resumed.next,
         terms=partial(_terms, recipe, editions),
         refill=algorithm.refill,
         on_settled=records.remove,
+        ready=ready,
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
     return Training(
@@ -319,7 +323,7 @@ async def _launch(
         recipe.engine,
         recipe.cluster.engines,
         machine.device,
-        max(1, threads // recipe.cluster.engines),
+        max(1, threads // (recipe.cluster.engines + recipe.cluster.spare_engines)),
         board,
         lambda number: logs / f"engine{f'-{number}' if number else ''}-{version.lineage}.log",
         rl.start_seconds,
@@ -328,7 +332,7 @@ async def _launch(
         chain,
         interpreter(recipe.cluster.vllm_python) if vllm else "",
     )
-    engines = Engines(plan, version, placement, restarts)
+    engines = Engines(plan, version, placement, restarts, spares=recipe.cluster.spare_engines)
     launched: Sequence[Any] = await asyncio.gather(
         launch_learner(
             LearnerSpec(
@@ -355,7 +359,7 @@ async def _launch(
             verb_deadline=rl.learner_seconds,
             placement=placement,
         ),
-        *(supervisor.open() for supervisor in engines.supervisors),
+        *(supervisor.open() for supervisor in engines.supervisors.values()),
         return_exceptions=True,
     )
     # one may have started although the other did not, and has to be closed all the same
@@ -386,14 +390,17 @@ def _terms(recipe: Recipe, editions: Editions, number: int) -> Terms:
     return replace(draw_terms(recipe.harness, recipe.run.seed, number), edition=editions.current.number)
 
 
-def _groups(resumed: Resumed, journal: Journal) -> list[RolloutGroup]:
+def _groups(resumed: Resumed, journal: Journal, ready: ReadyRollouts) -> list[RolloutGroup]:
     """The groups that earlier lineages left untrained."""
-    return [
-        RolloutGroup(
-            number, began, [_slot(saved, journal) for saved in slots], terms=resumed.terms.get(number, Terms())
-        )
-        for number, (began, slots) in sorted(resumed.groups.items())
-    ]
+    found = []
+    for number, (began, saved) in sorted(resumed.groups.items()):
+        slots = []
+        for index, each in enumerate(saved):
+            slots.append(_slot(each, journal))
+            if slots[-1].rollout is not None:
+                ready.hold(number, index, slots[-1])
+        found.append(RolloutGroup(number, began, slots, terms=resumed.terms.get(number, Terms())))
+    return found
 
 
 def _slot(saved: SavedSlot, journal: Journal) -> Slot:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Policy, Sample, Sampling
 from etude.core.recipe import Recipe
 from etude.core.terms import Terms
 from etude.harness.loop import Event
-from etude.policies.engine_client import EngineClient
-from etude.policies.replicas import EngineReplicas, PlacedRollout
+from etude.policies.replicas import EngineReplicas
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.workers.finished import Finished, slot_of
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
@@ -87,6 +87,14 @@ class RolloutEnvironment:
         return cache.reused / max(1, cache.asked) if cache is not None else 0.0
 
 
+class RolloutEngine(Protocol):
+    """A policy that tells of an answer's tokens while it is under way."""
+
+    async def sample(
+        self, context: Context, sampling: Sampling, *, on_part: Callable[[Sample], None] | None = None, every: int = 0
+    ) -> Sample: ...
+
+
 RESUMED = ("sandbox", "grader")  # after these failures the turns that were sampled are as good as before
 
 
@@ -98,7 +106,7 @@ async def recorded_rollout(
     seed: int,
     terms: Terms,
     on_grading: Callable[[], None],
-    engine: EngineClient | PlacedRollout,
+    engine: RolloutEngine,
     records: TurnRecords | None,
     name: str,
 ) -> tuple[Outcome, int]:

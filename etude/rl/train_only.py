@@ -31,6 +31,7 @@ from etude.rl.learner.messages import LearnerSpec
 from etude.rl.loop import FROM_LEARNER, FROM_TWINS, STAGE
 from etude.rl.metrics import by_source, describe
 from etude.rl.orchestrator import _groups, board_path
+from etude.rl.workers.ready_rollouts import ReadyRollouts
 
 
 def copy_journal(source: Path, run: Path) -> None:
@@ -64,13 +65,15 @@ async def train_only(run: Run, recipe: Recipe, model: Path) -> dict[str, Any]:
     checkpoint = Checkpoint.read(latest) if latest is not None else Checkpoint()
     journal = Journal(run.path / "rl" / "journal.db", run.lineage)
     with closing(journal):
-        groups = [group for group in _groups(journal.resume(checkpoint.row, checkpoint.step), journal) if group.ready]
+        ready = ReadyRollouts(rl.ready_bytes, journal.files, journal.find)
+        resumed = journal.resume(checkpoint.row, checkpoint.step)
+        groups = [group for group in _groups(resumed, journal, ready) if group.ready]
         if not groups:
             raise EtudeError(f"the journal of {run.path} has no group whose rollouts are all finished")
         async with AsyncExitStack() as stack:
             learner = await _launch(run, recipe, model, latest)
             stack.push_async_callback(learner.close)
-            return await _train(run, recipe, journal, checkpoint, groups[: rl.groups * rl.steps], learner)
+            return await _train(run, recipe, journal, checkpoint, groups[: rl.groups * rl.steps], learner, ready)
 
 
 async def _launch(run: Run, recipe: Recipe, model: Path, latest: Path | None) -> LearnerClient:
@@ -104,6 +107,7 @@ async def _train(
     checkpoint: Checkpoint,
     groups: list[RolloutGroup],
     learner: LearnerClient,
+    ready: ReadyRollouts,
 ) -> dict[str, Any]:
     rl, algorithm = recipe.rl, build_algorithm(recipe.rl.algorithm)
     check_algorithm(algorithm, rl)
@@ -116,6 +120,7 @@ async def _train(
             if run.stopping:
                 break
             began = time.monotonic()
+            await ready.take(batch)
             prepared = await prepare(batch, algorithm, shape, rl, learner, step)
             learnt = await learner.forward_backward(prepared.batch) if prepared.batch.items else {}
             learnt |= await learner.step(rl.optim.lr)
@@ -142,6 +147,8 @@ async def _train(
             rewards.append(row["reward"])
             bar.advance(1)
             bar.note(reward=row["reward"], loss=row.get("loss", 0.0))
+            for slot in (slot for group in batch for slot in group.slots):
+                slot.rollout = None  # learnt from, and in the journal: it may be large
     with run.checkpoint(STAGE, step) as directory:
         journal.sync()
         await learner.save(directory)

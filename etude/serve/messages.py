@@ -22,6 +22,9 @@ from etude.core.transport import Frame, from_json
 
 READY = "etude engine ready at"  # what a server prints, followed by its address, once it listens
 FIRST = Version(0, 0)  # of weights that no learner has published
+UNKNOWN = Version(-1, 0)  # of weights that are of no run: an engine that is lent to one
+LENT = "lent"  # folder below RUN/rl where engines that are lent say how they are reached
+GIVE_BACK = ".back"  # ending of a file beside such an address: its owner wants the engine back
 _STOPS = ("stop", "length", "abort")
 
 

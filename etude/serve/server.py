@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BACKLOG = 1024  # connections that may wait to be taken
+QUIET = 5.0  # seconds without a request after which an engine that is given back has been left by all
 READING = ("version", "health", "stats", "facts")  # verbs that change nothing
 
 
@@ -257,12 +258,13 @@ def serve(
     version: Version = messages.FIRST,
     access: ServeAccess | None = None,
     announced: Announced | None = None,
+    give_back: Path | None = None,
 ) -> None:
     """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
 
     With `access`, to OpenAI's clients; without, to the training loop, whose frames come over TCP where `announced` says
-    so. The caller has prepared the process
-    (`etude.model.torch_process.prepare`).
+    so. `give_back` is a file that asks those who come to go elsewhere, before requests are refused. The caller has
+    prepared the process (`etude.model.torch_process.prepare`).
     """
     if access is not None and access.engine_routes and access.key is None:
         raise EtudeError("the engine's own routes can stop it and change its weights: set an API key to open them")
@@ -283,7 +285,7 @@ def serve(
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
-        asyncio.run(_serve(engine, listener, weights, access, dialect, announced))
+        asyncio.run(_serve(engine, listener, weights, access, dialect, announced, give_back))
     finally:
         if socket is not None:
             socket.unlink(missing_ok=True)
@@ -297,6 +299,7 @@ async def _serve(
     access: ServeAccess | None,
     dialect: Dialect | None,
     announced: Announced | None,
+    give_back: Path | None,
 ) -> None:
     from etude.engine.thread import EngineThread
     from etude.serve.connection import connections, quiet_when_full
@@ -349,9 +352,15 @@ async def _serve(
     try:
         waits = [asyncio.create_task(event.wait()) for event in (signalled, thread.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        deadline = time.monotonic() + engine.settings.drain_seconds
+        if give_back is not None:
+            give_back.touch()
+            quiet = time.monotonic()
+            while time.monotonic() < min(quiet + QUIET, deadline) and not thread.ended.is_set():
+                quiet = time.monotonic() if thread.pending else quiet
+                await asyncio.sleep(0.01)
         # New requests are refused from here on; those that run have `drain_seconds` to finish.
         api.draining = True
-        deadline = time.monotonic() + engine.settings.drain_seconds
         while thread.pending and not thread.ended.is_set() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
     finally:

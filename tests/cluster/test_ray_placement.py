@@ -6,11 +6,14 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ray")
+
+import ray.util
 
 from etude.cluster.placement import Program, Role
 from etude.cluster.ray_placement import RayPlacement
@@ -60,6 +63,13 @@ def test_a_program_on_ray_is_found_ended_lost_with_its_supervisor_and_started_ag
         await third.close(5.0)
         assert third.ended
         caller.close()
+        # One that was not planned has room of its own, which is free again when it is gone.
+        further = await placement.start(replace(program, name="engine-1"), SECONDS)
+        assert ray.util.get_placement_group("engine-1").bundle_count == 1
+        await further.close(5.0)
+        await placement.give_back("engine-1")
+        with pytest.raises(ValueError, match="engine-1"):
+            ray.util.get_placement_group("engine-1")
 
     async def whole() -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -56,11 +57,11 @@ def replicas(*engines: Any, **options: Any) -> EngineReplicas:
 
 
 def test_a_group_stays_with_one_engine_and_groups_share_them_all() -> None:
-    engines = [Engine(str(n)) for n in range(4)]
-    together = replicas(*engines)
-    chosen = [together.of_rollout(str(number)) for number in range(200)]
-    assert chosen == [together.of_rollout(str(number)) for number in range(200)]
-    assert min(chosen.count(engine) for engine in engines) > 20  # type: ignore[arg-type]
+    together = replicas(*(Engine(str(n)) for n in range(4)))
+    with ExitStack() as stack:
+        chosen = [stack.enter_context(together.rollout(str(number % 50))).address for number in range(200)]
+        assert all(chosen[number] == chosen[number % 50] for number in range(200))
+        assert min(chosen.count(str(n)) for n in range(4)) > 20
 
 
 def test_samples_without_a_rollout_go_round_and_pinned_ones_stay_with_their_prompt() -> None:
@@ -153,7 +154,7 @@ def test_rollouts_leave_an_engine_that_is_removed_at_their_next_turn() -> None:
             assert together.placement.leaving(0) == 0
         assert together.placement.in_flight == {1: 0}
         await together.update(SECOND)
-        assert leaving.asked[-1][0] == "sample" and staying.asked[-1] == ("update", SECOND)
+        assert leaving.asked == [("sample", None), ("health",)] and staying.asked[-1] == ("update", SECOND)
         with pytest.raises(EtudeError, match="the only one"):
             await together.remove(1, deadline=0.0)
 
@@ -193,5 +194,33 @@ def test_an_engine_whose_version_never_comes_is_given_up_at_the_deadline() -> No
         with pytest.raises(EtudeError, match=f"cannot be brought to version {SECOND}: not there"):
             await together.restore(fresh, FIRST)  # type: ignore[arg-type]
         assert len(fresh.asked) < 5  # 0.5 s each; five are as many as there are looks in a second
+
+    asyncio.run(scene())
+
+
+def test_a_spare_has_every_version_and_takes_the_place_of_one_that_died() -> None:
+    async def scene() -> None:
+        dies, spare, told = Engine("dies"), Engine("spare"), list[list[int]]()
+        together = replicas(dies, spare, deadline=10.0)
+
+        async def on_change() -> None:
+            told.append(together.present)
+
+        together.on_change = on_change
+        together.placement.remove(1)
+        together.back(1, has_pin=False)
+        await together.update(SECOND)
+        assert spare.asked == [("update", SECOND)] and together.present == [0] and together.spares == {1}
+        with together.rollout("1") as rollout:
+            assert rollout.address == "dies"
+            assert await together.replace(0) and told == [[1]]
+            assert (await rollout.sample(Context(), Sampling())).text == "spare"
+        # Nobody waits for it; when it is back it is the spare, and a spare that dies is only missed.
+        dies.refuses = [ConnectionLost("gone")]
+        await together.update(FIRST)
+        assert not together.spares and not await together.replace(1)
+        together.back(0, has_pin=False)
+        assert together.spares == {0} and together.present == [1]
+        assert not await together.replace(0) and not together.spares
 
     asyncio.run(scene())

@@ -7,9 +7,13 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
@@ -58,3 +62,24 @@ def test_the_loop_publishes_deltas_and_engines_that_come_back_catch_up(
     held = reader.update(Version(1, 4))
     saved = named_weights(load_model(path / "checkpoints" / "rl-0000004"))
     assert held.keys() == saved.keys() and all((held[name] == saved[name]).all() for name in saved)
+
+
+def test_a_version_that_does_not_come_is_told_with_its_cause() -> None:
+    class Engines:
+        async def update(self, version: Version) -> dict[str, Any]:
+            raise EtudeError(f"version {version} is not there")
+
+    class Learner:
+        cause = "version 0.1 is not published: the disk is full"
+
+        async def why_unpublished(self) -> str:
+            return self.cause
+
+    training: Any = SimpleNamespace(
+        environment=SimpleNamespace(engine=Engines()), learner=Learner(), version=Version(0, 1)
+    )
+    with pytest.raises(EtudeError, match=r"0\.1 is not there; the learner says: .* the disk is full"):
+        asyncio.run(Training._swap(training))
+    training.learner.cause = ""  # a board in memory has nothing to add
+    with pytest.raises(EtudeError, match=r"^version 0\.1 is not there$"):
+        asyncio.run(Training._swap(training))

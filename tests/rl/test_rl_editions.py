@@ -77,7 +77,10 @@ def test_an_edit_makes_an_edition_and_older_ones_stay_as_they_were(bench: Bench)
     ("text", "said"),
     [
         ("[reward", "it is not TOML"),
-        ("rl.group = 4", "rl.group cannot change while a run goes on; reward.parts and rl.optim.lr can"),
+        (
+            "rl.group = 4",
+            "cannot change while a run goes on; reward.parts, rl.optim.lr and cluster.engines can",
+        ),
         ("rl.optim.lr = -1", "rl.optim.lr is -1; it must be a number of at least 0"),
         ("reward.parts = []", "reward.parts is empty"),
         ("reward.parts = [{ use = 'test' }]", "no reward is called 'test'; did you mean tests"),
@@ -110,3 +113,13 @@ def test_a_function_is_a_reward_and_its_keywords_are_its_settings(tmp_path: Path
     assert reward.score(rollout) == (7.0, {"mine": 14.0})
     with pytest.raises(EtudeError, match="takes a rollout and its settings as keywords"):
         build_reward([{"use": f"{tmp_path}/mine.py:mine", "wrong": 7}])
+
+
+def test_how_many_engines_are_wanted_is_no_edition(bench: Bench) -> None:
+    assert bench.editions.engines == 1
+    assert not bench.write("cluster.engines = 3") and bench.editions.engines == 3 and not bench.said
+    assert not bench.write("cluster.engines = 0") and bench.editions.engines == 3
+    assert "cluster.engines is 0; it must be a whole number of at least 1" in bench.said[0]
+    assert bench.write("cluster.engines = 2\nrl.optim.lr = 1e-5") and bench.editions.engines == 2
+    (bench.folder / "live.toml").unlink()
+    assert bench.editions.poll() and bench.editions.engines == 1

@@ -17,7 +17,7 @@ from etude.forge.katas.task_source import katas
 from etude.harness.trajectory import Trajectory
 from etude.pipeline.stages.table import STAGES
 from etude.rl.checkpoint import Checkpoint, keep_readable
-from etude.rl.evaluate import BestModel, apart, held_out_jobs
+from etude.rl.evaluate import BestModel, apart, harness_digest, held_out_jobs
 from etude.rl.metrics import Clock, Totals, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_rollouts
@@ -62,6 +62,9 @@ def test_the_best_model_is_kept_whole_and_survives_a_kill_between_two_renames(tm
     again = BestModel(tmp_path)
     assert again.facts["step"] == 9 and (again.path / "model.safetensors").read_text() == "model.safetensors d"
     assert [path.name for path in tmp_path.glob(".best*")] == []
+    # Rates under another harness are not compared with these.
+    assert again.offer(candidate(tmp_path / "c", "e"), 0, 10, 0.2, 100, "other") and again.facts["highest"] == 0.2
+    assert not again.offer(candidate(tmp_path / "c", "f"), 0, 11, 0.1, 100, "other")
     (again.path / "best.json").write_text("{")
     with pytest.raises(EtudeError, match="cannot be read"):
         BestModel(tmp_path)
@@ -131,3 +134,15 @@ def test_a_run_that_began_before_recipes_had_an_audit_section_goes_on(
     changed = recipe | {"audit": {"penalty": 0.0}}
     with pytest.raises(EtudeError, match=r"audit\.penalty \(1\.0 -> 0\.0\)"):
         Run.open(tmp_path / "run", changed)
+
+
+def test_the_harness_of_an_evaluation_has_a_name_of_its_own() -> None:
+    recipe = Recipe()
+    name = harness_digest(recipe, "local")
+    assert name == harness_digest(Recipe(), "local") and len(name) == 16
+    limits = dataclasses.replace(recipe.harness.limits, turns=recipe.harness.limits.turns + 1)
+    other = dataclasses.replace(recipe, harness=dataclasses.replace(recipe.harness, limits=limits))
+    assert len({name, harness_digest(other, "local"), harness_digest(recipe, "docker")}) == 3
+    # What is trained changes nothing of it.
+    trained = dataclasses.replace(recipe, rl=dataclasses.replace(recipe.rl, steps=recipe.rl.steps + 1))
+    assert harness_digest(trained, "local") == name

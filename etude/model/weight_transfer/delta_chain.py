@@ -140,13 +140,17 @@ class ChainWriter:
 
     @property
     def wants_base(self) -> bool:
-        """Whether the next version must be full: the chain is long, nothing is known of it, or a reader asks."""
-        return not self._last or len(self._head.links) >= self.base_every or self._reported()
+        """Whether the next version must be full: the chain is long or empty, its end is not known, or a reader asks."""
+        return not self._last or not self._head.links or len(self._head.links) >= self.base_every or self._reported()
 
     def repair(self) -> bool:
-        """Publishes the newest version again as a full base, if a reader could not read something of it."""
+        """Publishes the newest version again as a full base, if a reader could not read it or the store lost it."""
         version = self._head.version
-        if version is None or not self._last or not self._reported():
+        if version is None or not self._last:
+            return False
+        if self.store.read_head(HEAD)[0] is None:
+            self._begin_anew()
+        elif not self._reported():
             return False
         parts = [self.write_part(last, version, part, full=True) for part, last in list(self._last.items())]
         self.commit(parts, version, full=True)
@@ -184,6 +188,10 @@ class ChainWriter:
             for name in set(self.store.names()) - kept:
                 self.store.delete(name)
 
+    def _begin_anew(self) -> None:
+        """A store that came back empty: its next head is created, which only one writer can do."""
+        self._head, self._tag = Head(writer=self._head.writer), ""
+
     def _settle(self, committed: bool) -> None:
         self._last = self._last | self._next if committed else self._last
         self._next, self._pending = {}, None
@@ -192,9 +200,14 @@ class ChainWriter:
         data = head.write()
         try:
             self._tag = self.store.swap_head(HEAD, data, self._tag)
-        except Conflict:
-            # It may be our own, of a try whose answer was lost on its way.
+        except EtudeError as failure:
             found, tag = self.store.read_head(HEAD)
+            if found is None and self._tag:
+                self._begin_anew()
+                raise EtudeError(f"{failed}: the store has lost the chain; a full base is next") from None
+            # It may be our own, of a try whose answer was lost on its way.
+            if found != data and not isinstance(failure, Conflict):
+                raise
             if found != data:
                 raise Conflict(
                     f"{failed}: another learner writes to the same weights; give this run a cluster.weights of its "

@@ -33,6 +33,11 @@ LONGEST_WAIT: Final = 10.0  # seconds between two tries
 class Publisher(Protocol):
     """Takes a learner's versions."""
 
+    @property
+    def trouble(self) -> str:
+        """What keeps a version from being published, if anything does."""
+        ...
+
     def publish(self, decoder: Decoder, version: Version) -> None: ...
 
     def publish_tensors(self, tensors: Iterable[tuple[str, Tensor]], version: Version) -> None: ...
@@ -54,6 +59,7 @@ class ChainPublisher:
         self._changed = threading.Condition()
         self._work: tuple[dict[str, Tensor], Version] | None = None  # taken over when it is published
         self._failed: EtudeError | None = None
+        self.trouble = ""  # of the last try of a version that is not there yet, or was given up
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
         self._thread.start()
@@ -111,8 +117,9 @@ class ChainPublisher:
                 if work is not None:  # a repair that failed is tried again at the next look
                     # In the log too: an engine that waits for the version may end the run before the next publish.
                     traceback.print_exc()
-                    said = f"version {work[1]} was not published: {failed!r}"
-                    self._failed = failed if isinstance(failed, EtudeError) else EtudeError(said)
+                    ours = isinstance(failed, EtudeError)
+                    self.trouble = f"version {work[1]} was not published: {failed if ours else repr(failed)}"
+                    self._failed = failed if isinstance(failed, EtudeError) else EtudeError(self.trouble)
             if work is not None:
                 with self._changed:
                     self._work = None
@@ -123,10 +130,12 @@ class ChainPublisher:
         while True:
             try:
                 self._chain.publish(weights, version)
+                self.trouble = ""
                 return
             except Conflict:
                 raise
-            except EtudeError:
+            except EtudeError as failed:
+                self.trouble = f"version {version} is not published: {failed}"
                 if time.monotonic() + wait > until:
                     raise
             time.sleep(wait)

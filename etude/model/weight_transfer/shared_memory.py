@@ -52,6 +52,8 @@ class Seal(NamedTuple):
 class WeightBoard:
     """Shared-memory weights, double-buffered. One writer, any number of readers."""
 
+    trouble = ""  # nothing happens behind a publish that is over
+
     def __init__(self, path: Path, header: dict[str, object], memory: mmap.mmap, base: int) -> None:
         self.path = path
         self._memory = memory

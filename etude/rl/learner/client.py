@@ -23,6 +23,7 @@ from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_pre
 from etude.learn.streams import Batch, Floats, Item
 from etude.rl.learner.messages import (
     READY,
+    Done,
     LearnerSpec,
     PublishRequest,
     SaveRequest,
@@ -77,6 +78,10 @@ class LearnerClient:
     async def publish(self, version: Version) -> None:
         """Writes the weights to the board as `version`."""
         await self._call("publish", PublishRequest(version))
+
+    async def why_unpublished(self) -> str:
+        """What keeps a version from being published in the background; empty where nothing does."""
+        return str(unpack(Done, await self._call("trouble", Done())).metrics["trouble"])
 
     async def close(self, seconds: float = 10.0) -> None:
         """Ends the process; its board, socket and folder are gone afterwards."""

@@ -5,6 +5,7 @@
     step                                  -> metrics
     save              directory           -> the model, its tokenizer and all that an exact resume needs lie there
     publish           version             -> it is on the weight board, or on its way to the delta chain
+    trouble                               -> what keeps it from getting there, in words
 
 Every answer says how many seconds the verb took here; while it runs, heartbeats go out. A refusal is an answer; a bug
 ends the process with its traceback in the log. Whoever started it is the only one it serves: when the connection or
@@ -64,7 +65,7 @@ class Verbs:
         self.learner, self.weights = learner, weights
         # read now: a checkpoint that we started from may be cleaned away while we train
         self.tokens = TokenFiles.read(model)
-        verbs = (self.forward_backward, self.score, self.step, self.save, self.publish)
+        verbs = (self.forward_backward, self.score, self.step, self.save, self.publish, self.trouble)
         self._verbs: dict[str, Callable[[Frame], Any]] = {verb.__name__: verb for verb in verbs}
 
     def answer(self, request: Frame) -> Frame:
@@ -113,6 +114,9 @@ class Verbs:
 
     def publish(self, request: Frame) -> None:
         self.learner.publish(self.weights, unpack(PublishRequest, request).version)
+
+    def trouble(self, request: Frame) -> Done:
+        return Done({"trouble": self.weights.trouble})
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuse what this model does not have; found inside a kernel, it would end the process or read wild memory."""

@@ -81,6 +81,14 @@ class SolvableRequest:
 
 
 @dataclass(frozen=True)
+class EnginesRequest:
+    """The engines that are sampled from now on, by address; rollouts of others ask one of these at their next turn."""
+
+    present: tuple[str, ...]
+    pinned: tuple[str, ...]  # those that have the version of an evaluation
+
+
+@dataclass(frozen=True)
 class ReadableRequest:
     """Write the newest rollouts for people."""
 

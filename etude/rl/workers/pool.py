@@ -8,6 +8,7 @@ rollout that takes worker after worker with it is void. Knows the environment's 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 from collections import Counter
@@ -31,6 +32,7 @@ from etude.rl.workers.finished import Finished, slot_of
 from etude.rl.workers.messages import (
     READY,
     EditionFacts,
+    EnginesRequest,
     ReadableRequest,
     RolloutAnswer,
     RolloutRequest,
@@ -47,6 +49,7 @@ DEATHS = 2  # workers that a rollout may see die; then it is void
 LOST = 30  # connections that may be lost to workers that live, or whose end is noticed late
 UNEVEN = 2  # times the mean of rollouts in flight, from which on a group's rollout goes to another worker
 KEPT = 1024  # tasks that are remembered, far more than are in flight
+TELL_SECONDS = 10.0  # that a worker has to take note of engines that left
 NO_SLOT = "000000-00"  # name of an evaluation's rollouts, which are not recorded
 CAUSES: dict[str, Cause] = {"sandbox": "sandbox", "policy": "policy", "grader": "grader", "harness": "harness"}
 
@@ -123,7 +126,7 @@ class WorkerPool:
                 terms.effort,
                 self.source_of(number),
             )
-            found, answer = await self._ask(request, task, on_grading)
+            found, answer = await self._ask(request, task, on_grading, lambda: engine.address)
         if isinstance(found, Void):
             return found
         self.counts["resumed_tokens"] += answer.resumed_tokens
@@ -131,19 +134,19 @@ class WorkerPool:
 
     async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome | Finished:
         version: Version = policy.version  # type: ignore[attr-defined]  # a pinned one: nothing else is evaluated
-        engine = self.engine.of_pinned(f"{job.task.name}/{job.sample}").address
+        address: Callable[[], str] = lambda: self.engine.of_pinned(f"{job.task.name}/{job.sample}").address  # noqa: E731
         request = RolloutRequest(
             NO_SLOT,
             self._place(job.task),
             job.seed,
-            engine,
+            address(),
             EditionFacts(**vars(self.editions(0))),
             version=version,
             temperature=self.inside.recipe.bench.temperature,
         )
 
         async def run() -> Outcome | Finished:
-            found, _ = await self._ask(request, job.task, lambda: None)
+            found, _ = await self._ask(request, job.task, lambda: None, address)
             return found
 
         return await retry_void(run, self.inside.recipe.rl.retries)
@@ -165,6 +168,22 @@ class WorkerPool:
             except (ConnectionLost, TimeoutError):  # nothing depends on them
                 continue
 
+    async def tell_engines(self) -> None:
+        """Engines joined or left: rollouts of one that left ask another at their next turn."""
+        engines = self.engine.engines
+        told = EnginesRequest(
+            tuple(engines[number].address for number in self.engine.present),
+            tuple(engines[number].address for number in self.engine.with_pin),
+        )
+        request = Frame({"verb": "engines", "message": to_json(told)})
+
+        async def tell(worker: _Worker) -> None:
+            # One that is started again, or does not answer, hears of them with its next rollout.
+            with contextlib.suppress(ConnectionLost, TimeoutError):
+                await worker.caller.call(request, deadline=TELL_SECONDS)
+
+        await asyncio.gather(*map(tell, self.workers))
+
     @property
     def grades_reused(self) -> float:
         asked, reused = (sum(worker.grades[i] for worker in self.workers) for i in (0, 1))
@@ -173,11 +192,12 @@ class WorkerPool:
     # Inside
 
     async def _ask(
-        self, request: RolloutRequest, task: Task, on_grading: Callable[[], None]
+        self, request: RolloutRequest, task: Task, on_grading: Callable[[], None], engine: Callable[[], str]
     ) -> tuple[Finished | Void, RolloutAnswer]:
         deaths = 0
         for _ in range(LOST):
             worker = self._choose(request)
+            request = replace(request, engine=engine())  # which may be another by now
             died = worker.supervisor.deaths
             worker.in_flight += 1
             try:

@@ -13,9 +13,10 @@ import asyncio
 import json
 import signal
 import sys
+import zlib
 from collections import OrderedDict, deque
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,11 @@ from etude.core import process
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Answering, Send
+from etude.core.policy import Context, Sample, Sampling
 from etude.core.recipe import Recipe
 from etude.core.terms import Terms
 from etude.core.transport import Frame, from_json, pack
-from etude.policies.engine_client import EngineClient, PinnedEngine
+from etude.policies.engine_client import EngineClient
 from etude.policies.vllm_client import VLLMClient
 from etude.rl.broken_tasks import broken_because
 from etude.rl.checkpoint import keep_readable
@@ -41,6 +43,7 @@ from etude.rl.workers.finished import packed, slot_of
 from etude.rl.workers.messages import (
     READY,
     EditionFacts,
+    EnginesRequest,
     ReadableRequest,
     RolloutAnswer,
     RolloutRequest,
@@ -67,6 +70,7 @@ class Worker:
         self.files, self.records = RolloutFiles(spec.home / "rollouts"), TurnRecords(spec.home / "turns")
         self.newest: deque[tuple[str, Scored]] = deque(maxlen=recipe.rl.keep_trajectories)
         self._engines: dict[str, EngineClient] = {}
+        self._present: EnginesRequest | None = None  # as it was told last; None: all that rollouts name
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._setups: dict[int, RolloutSetup] = {}  # by edition
 
@@ -77,6 +81,9 @@ class Worker:
         if verb == "solvable":
             task = self._task(from_json(SolvableRequest, body).task)
             return Frame({"message": await solvable(task, self.host, self.setup)})
+        if verb == "engines":
+            self._present = from_json(EnginesRequest, body)
+            return Frame({"message": len(self._present.present)})
         if verb == "readable":
             wanted = from_json(ReadableRequest, body)
             newest = list(self.newest)
@@ -87,11 +94,11 @@ class Worker:
 
     async def rollout(self, asked: RolloutRequest, send: Send) -> Frame:
         task, terms = self._task(asked.task), Terms(asked.effort, asked.edition.number)
-        engine = self._engine(asked.engine)
+        self._know(asked)
         resumed = 0
         if asked.version is not None:  # an evaluation: its rollouts are short-lived, and of one version
             setup = self.setup if asked.temperature is None else self.setup.at_temperature(asked.temperature)
-            pinned = PinnedEngine(engine, asked.version)
+            pinned = _Following(self, asked)
             outcome = await run_rollout(task, pinned, self.host, setup, policy_name="eval", seed=asked.seed)
         else:
             setup = self._edition(asked.edition)
@@ -103,7 +110,7 @@ class Worker:
                 asked.seed,
                 terms,
                 lambda: send(Frame({"message": GRADING})),
-                engine,
+                _Following(self, asked),
                 self.records,
                 asked.name,
             )
@@ -138,6 +145,21 @@ class Worker:
                 self._tasks.popitem(last=False)
         return self._tasks[place.digest]
 
+    def _know(self, asked: RolloutRequest) -> None:
+        """Whoever asks names an engine that is there: this one may have joined after the last word of them."""
+        told = self._present
+        if told is not None and asked.engine not in told.present:
+            pinned = (*told.pinned, asked.engine) if asked.version is not None else told.pinned
+            self._present = EnginesRequest((*told.present, asked.engine), pinned)
+
+    def engine_of(self, asked: RolloutRequest) -> EngineClient:
+        """The engine that a rollout's next turn asks: the one that it was given, or another if that left."""
+        there = self._present
+        if there is None or asked.engine in there.present:
+            return self._engine(asked.engine)
+        addresses = there.present if asked.version is None else there.pinned
+        return self._engine(addresses[zlib.crc32(asked.task.digest.encode()) % len(addresses)])
+
     def _engine(self, address: str) -> EngineClient:
         if address not in self._engines:
             rl = self.recipe.rl
@@ -154,6 +176,19 @@ class Worker:
             built = self.setup if same else build_edition(edition, copies, self.recipe.audit, self.setup)
             self._setups[facts.number] = built
         return self._setups[facts.number]
+
+
+@dataclass(frozen=True)
+class _Following:
+    """A `Policy` for the turns of one rollout, which go to another engine when its own has left."""
+
+    worker: Worker
+    asked: RolloutRequest
+
+    async def sample(self, context: Context, sampling: Sampling, **options: Any) -> Sample:
+        if self.asked.version is not None:
+            options["version"] = self.asked.version
+        return await self.worker.engine_of(self.asked).sample(context, sampling, **options)
 
 
 async def work(spec: WorkerSpec, recipe: Recipe, options: argparse.Namespace) -> None:

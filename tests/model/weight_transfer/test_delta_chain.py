@@ -181,3 +181,28 @@ def test_an_address_is_a_path_or_a_bucket(tmp_path: Path) -> None:
     assert isinstance(open_store("memory:///"), BucketStore)
     with pytest.raises(EtudeError, match="nowhere://x cannot be opened"):
         open_store("nowhere://x")
+
+
+def test_a_store_that_comes_back_empty_gets_a_full_base(store: ObjectStore) -> None:
+    writer, reader = ChainWriter(store), ChainReader(store)
+    writer.claim("me")
+    for step in range(2):
+        writer.publish(weights(step), Version(0, step))
+    reader.update()
+
+    def lose() -> None:
+        for name in store.names():
+            store.delete(name)
+
+    lose()
+    assert writer.repair() and not writer.repair()  # without a further version
+    assert equal(reader.update(), 1) and equal(ChainReader(store).update(), 1)
+    lose()
+    with pytest.raises(EtudeError, match="lost the chain"):
+        writer.publish(weights(2), Version(0, 2))
+    assert writer.publish(weights(2), Version(0, 2)) > SMALL and equal(reader.update(), 2)
+    # Only one writer can begin it anew.
+    lose()
+    ChainWriter(store).claim("other")
+    with pytest.raises(Conflict, match="another learner"):
+        writer.publish(weights(3), Version(0, 3))

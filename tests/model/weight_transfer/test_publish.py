@@ -25,10 +25,13 @@ def test_whatever_fails_in_the_thread_is_said_at_the_next_publish_and_in_the_log
     with pytest.raises(EtudeError, match=str(error)):
         publisher.wait()
     assert str(error) in capfd.readouterr().err
+    # For the loop, which would only hear that an engine waited in vain.
+    assert publisher.trouble.startswith("version 0.1 was not published: ") and str(error) in publisher.trouble
     publisher._publish = whole  # type: ignore[method-assign]
     publisher.publish_tensors(weights, Version(0, 2))
     publisher.wait()
     publisher.close()
+    assert not publisher.trouble
     assert ChainReader(open_store(str(tmp_path))).newest() == Version(0, 2)
 
 
