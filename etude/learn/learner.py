@@ -19,6 +19,7 @@ import torch
 from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.learn import state
+from etude.learn.background_save import BackgroundSave
 from etude.learn.loss import MicroBatch, Tally, packed
 from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
@@ -61,6 +62,13 @@ class AnyLearner(Protocol):
 
     def save(self, directory: Path) -> None: ...
 
+    def begin_save(self, directory: Path) -> None: ...
+
+    @property
+    def saved(self) -> bool: ...
+
+    def finish_save(self) -> None: ...
+
     def restore(self, directory: Path) -> None: ...
 
     def publish(self, weights: Publisher, version: Version) -> None: ...
@@ -96,6 +104,7 @@ class Learner:
         self.optimiser = Optimiser(trained, optim, decoder.config.head_dims)
         self.replicas = Replicas(self.decoder)
         self.steps = self.skipped = 0
+        self.saving = BackgroundSave()
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
         items = [item for item in batch.items if item.forward_tokens]
@@ -144,6 +153,19 @@ class Learner:
 
     def save(self, directory: Path) -> None:
         state.save(self, directory)
+
+    def begin_save(self, directory: Path) -> None:
+        """As `save`, written beside the next verbs; one at a time, whole when `finish_save` has returned."""
+        self.saving.start(state.writing(self, directory, copy=True), directory)
+
+    @property
+    def saved(self) -> bool:
+        """Whether `finish_save` would not wait for this process."""
+        return self.saving.done
+
+    def finish_save(self) -> None:
+        """Waits for what `begin_save` began; its error, if it had one."""
+        self.saving.finish()
 
     def restore(self, directory: Path) -> None:
         """Continues exactly where `save` was called: weights, optimiser, averages and counters."""

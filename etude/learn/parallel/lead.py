@@ -95,6 +95,16 @@ class LeadLearner:
     def save(self, directory: Path) -> None:
         self._all("save", Place(str(directory.absolute())), lambda: self._learner.save(directory))
 
+    def begin_save(self, directory: Path) -> None:
+        self._all("begin_save", Place(str(directory.absolute())), lambda: self._learner.begin_save(directory))
+
+    @property
+    def saved(self) -> bool:
+        return self._learner.saving.done  # the others have as much to write
+
+    def finish_save(self) -> None:
+        self._all("finish_save", None, self._learner.finish_save)
+
     def restore(self, directory: Path) -> None:
         self._all("restore", Place(str(directory.absolute())), lambda: self._learner.restore(directory))
 
@@ -171,7 +181,7 @@ def follow(spec: RankSpec, store: Store, say: Callable[[str], None]) -> None:
         try:
             _carry_out(learner, verb)
         except EtudeError:
-            if verb not in ("save", "restore"):  # which all ranks give up together, and go on
+            if verb not in ("save", "finish_save", "restore"):  # which all ranks give up together, and go on
                 raise
 
 
@@ -192,6 +202,10 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
         learner.step()
     elif verb == "save":
         learner.save(Path(told(Place).directory))
+    elif verb == "begin_save":
+        learner.begin_save(Path(told(Place).directory))
+    elif verb == "finish_save":
+        learner.finish_save()
     elif verb == "restore":
         learner.restore(Path(told(Place).directory))
     elif verb == "gather":

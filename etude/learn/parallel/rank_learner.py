@@ -19,6 +19,7 @@ from torch import Tensor
 
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, unpack, write_frame
 from etude.core.transport import pack as packed_message
+from etude.learn.background_save import BackgroundSave
 from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.packing import pack
@@ -71,6 +72,7 @@ class RankLearner:
         trained = {name: held for name, held in self.shards["live"].items() if held.parameter.requires_grad}
         self.optimiser = ShardOptimiser(trained, spec.optim, self.config.head_dims)
         self.steps = self.skipped = 0
+        self.saving = BackgroundSave()
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
         """Adds this rank's gradients; metrics of all ranks, on rank 0."""
@@ -119,6 +121,12 @@ class RankLearner:
 
     def save(self, directory: Path) -> None:
         checkpoint.save(self, directory)
+
+    def begin_save(self, directory: Path) -> None:
+        checkpoint.begin_save(self, directory)
+
+    def finish_save(self) -> None:
+        checkpoint.finish_save(self)
 
     def restore(self, directory: Path) -> None:
         checkpoint.restore(self, directory)
