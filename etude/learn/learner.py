@@ -20,11 +20,12 @@ from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.learn import state
 from etude.learn.background_save import BackgroundSave
+from etude.learn.drafts import drafts
 from etude.learn.loss import MicroBatch, Tally, packed
 from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
-from etude.learn.streams import Batch, Floats, Item
+from etude.learn.streams import Batch, Floats, Ids, Item
 from etude.learn.twins import computed_tokens
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
@@ -57,6 +58,8 @@ class AnyLearner(Protocol):
     def forward_backward(self, batch: Batch) -> dict[str, float]: ...
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]: ...
+
+    def drafts(self, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]: ...
 
     def step(self) -> dict[str, float]: ...
 
@@ -133,6 +136,10 @@ class Learner:
 
         self.replicas.run(work, self._shares([len(item.tokens_T) for item in items]))
         return [scores[i] for i in range(len(items))]
+
+    def drafts(self, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
+        """How the drafts of the MTP heads fare on text (learn/drafts.py)."""
+        return drafts(self.decoder, pieces)
 
     def step(self) -> dict[str, float]:
         """Moves the weights along the gradients gathered since the last step, and forgets those."""

@@ -21,7 +21,7 @@ from etude.core.transport import Frame, pack, unpack, write_frame
 from etude.learn.parallel import checkpoint
 from etude.learn.parallel.messages import Place, RankSpec, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
-from etude.learn.streams import Batch, Floats, Item, Twin
+from etude.learn.streams import Batch, Floats, Ids, Item, Twin
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class LeadLearner:
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         self._check(items)
         return self._all("score", ScoreOrder(items, weights), lambda: self._learner.score(items, weights))
+
+    def drafts(self, pieces: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+        """As of one rank; every rank computes all of it, since an evaluation is short."""
+        order = ScoreOrder([Item(ids, ()) for ids in pieces], "live")
+        return self._all("drafts", order, lambda: self._learner.drafts(order.items))
 
     def step(self) -> dict[str, float]:
         return self._all("step", StepOrder(self.optim.lr, self.total_steps), self._learner.step)
@@ -195,6 +200,8 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
     elif verb == "score":
         order = told(ScoreOrder)
         learner.score(order.items, order.weights)
+    elif verb == "drafts":
+        learner.drafts(told(ScoreOrder).items)
     elif verb == "step":
         step = told(StepOrder)
         learner.set_rate(step.lr)

@@ -20,6 +20,7 @@ from torch import Tensor
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, unpack, write_frame
 from etude.core.transport import pack as packed_message
 from etude.learn.background_save import BackgroundSave
+from etude.learn.drafts import drafts
 from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.packing import pack
@@ -27,7 +28,7 @@ from etude.learn.parallel import checkpoint
 from etude.learn.parallel.context import split_context
 from etude.learn.parallel.experts import sum_loads
 from etude.learn.parallel.host_group import HostGroup
-from etude.learn.parallel.hsdp import Fill, Shard, shard
+from etude.learn.parallel.hsdp import Fill, Shard, let_go, shard
 from etude.learn.parallel.mesh import Meshes
 from etude.learn.parallel.messages import RankSpec, ScoredShare, TallyShare
 from etude.learn.parallel.rounds import RankMicroBatch, Round, score_items
@@ -98,6 +99,11 @@ class RankLearner:
             scored = unpack(ScoredShare, frame_of(share))
             found |= dict(zip(scored.numbers_I.tolist(), scored.scores, strict=True))
         return [found[i] for i in range(len(items))] if shares else []
+
+    def drafts(self, items: Sequence[Item]) -> tuple[Tensor, Tensor]:
+        found = drafts(self.decoder, [item.tokens_T for item in items])
+        let_go(self.decoder)
+        return found
 
     @torch.no_grad()
     def step(self) -> dict[str, float]:
