@@ -80,7 +80,8 @@ def memory(work: Workload, layout: Layout) -> Memory:
         collectives=_buffers(work, layout, tokens),
         optimiser=_optimiser(work, layout),
     )
-    return found if work.gpu else replace(found, heap=_heap(work, found, tokens))
+    # Ranks that share a model give large blocks back (core/process.py), so they have no holes to speak of.
+    return found if work.gpu or layout.ranks > 1 else replace(found, heap=_heap(work, found, tokens))
 
 
 def _held(config: ModelConfig, numbers: int, of_experts: int, layout: Layout) -> int:

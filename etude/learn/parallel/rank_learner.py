@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from etude.core.process import return_large_blocks
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, unpack, write_frame
 from etude.core.transport import pack as packed_message
 from etude.learn.background_save import BackgroundSave
@@ -47,6 +48,8 @@ Sources = Mapping[str, Decoder]  # whole decoders by the name of their weights; 
 
 class RankLearner:
     def __init__(self, spec: RankSpec, sources: Sources) -> None:
+        if spec.device == "cpu":
+            return_large_blocks()
         self.spec, self.optim, self.host = spec, spec.optim, HostGroup(spec.seconds)
         self.total_steps, self.micro_tokens = spec.total_steps, spec.micro_tokens
         self.meshes = Meshes(spec.layout, torch.device(spec.device).type, spec.seconds)

@@ -56,8 +56,7 @@ def test_pretraining_begins_on_one_rank_and_continues_on_two(tmp_path: Path) -> 
     tokenizer.save(tmp_path / "tokenizer")
 
     def train(name: str, ranks: LearnerRanks, stop_after: int = 0) -> list[dict[str, Any]]:
-        facts = {"keep_checkpoints": 9, "save_in_background": ranks is TWO}
-        with Run.open(tmp_path / name, {"run": facts}) as run:
+        with Run.open(tmp_path / name, {"run": {"keep_checkpoints": 9, "save_in_background": True}}) as run:
 
             class Stopping(Lines):
                 def take(self, tokens: int) -> list[np.ndarray]:
