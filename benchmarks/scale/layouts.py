@@ -85,10 +85,8 @@ def batch(seed: int, model: str) -> Batch:
             [Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, weights="frozen", trust=0.3))],
             [Stream("main", weight_T, Label(tokens_T))],
         ][number]
-        if model == "moe" and number:
-            # In training all items have it, too. A router counts every token of a micro-batch in which one item trains
-            # its head, so with items that do not its load would depend on what they are packed with.
-            streams.append(Stream("mtp.1", weight_T, MainHead()))
+        if model == "moe" and number in (3, 4):
+            streams.append(Stream("mtp.1", weight_T, MainHead()))  # others do not train it, and must not count for it
         experts = None
         if model == "moe" and number in (1, 4):
             experts = np.sort(rng.permuted(np.tile(np.arange(8), (length, 1, 1)), axis=-1)[..., :2], -1).astype(

@@ -27,6 +27,15 @@ def keep_freed_memory() -> None:
     _tune({M_MMAP_THRESHOLD: ON_HEAP, M_TRIM_THRESHOLD: KEEP})
 
 
+def return_large_blocks() -> None:
+    """Let a rank of a divided model give large blocks back at once.
+
+    It gathers whole blocks of weights between small parts that stay. Taken from the heap, those leave holes: 8 ranks of
+    80M parameters had 450 MB of them, more than what they held.
+    """
+    _tune({M_MMAP_THRESHOLD: 1 << 20, M_TRIM_THRESHOLD: 1 << 20})
+
+
 def stay_small() -> None:
     """Let a process that talks for hours, about small things, stay as large as it is.
 

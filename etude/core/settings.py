@@ -44,6 +44,9 @@ class RunSettings:
     threads: int = setting(0, "torch threads of each process; 0 takes all cores", least=0)
     sandbox: str = setting("local", "local, docker (for a Dockerfile), or plain (no isolation; reports say so)")
     keep_checkpoints: int = setting(2, "newest checkpoints kept; older ones are removed after each save", least=1)
+    save_in_background: bool = setting(
+        False, "checkpoints are written while the next steps run, from a copy of model and moments in the host's memory"
+    )
     gpu_hour: float = setting(0.0, "price of an hour of the device, in your money; 0: no cost is estimated", least=0)
     dashboard: bool = setting(True, "reinforcement learning fills the terminal with a dashboard; off: one line")
     sinks: list[dict[str, Any]] = setting(

@@ -2,7 +2,8 @@
 
 Read in this order: streams (what a batch asks for), packing, loss, optim, schedule, learner (the five verbs); a step
 executes these six and no more, but for twins (teachers), where a batch has some. Then lora (adapters in place of whole
-weights), tensor_parts (files of several writers), state (what a checkpoint holds), update_size (a figure of rl's),
-start_learner (on one rank or several), loop (what training stages share), pretrain, extend (longer contexts), sft and
-mtp; word_vectors (for code search, beside all of these). `parallel/` is the learner on several ranks.
+weights), tensor_parts (files of several writers), state (what a checkpoint holds), background_save (it is written
+beside training), update_size (a figure of rl's), start_learner (on one rank or several), loop (what training stages
+share), pretrain, extend (longer contexts), sft, mtp and drafts (how its heads fare); word_vectors (for code search,
+beside all of these). `parallel/` is the learner on several ranks.
 """

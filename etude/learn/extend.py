@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.progress import track
 from etude.core.run import Run
 from etude.core.settings import ExtendSettings, PretrainSettings, RunSettings
 from etude.learn.learner import AnyLearner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Item
+from etude.model.checkpoint.directory import outline
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.yarn import Yarn
@@ -38,7 +40,11 @@ def stretched(config: ModelConfig, settings: ExtendSettings, short: int) -> Mode
 
 
 def stretch(decoder: Decoder, settings: ExtendSettings, short: int) -> Decoder:
-    """The same weights, with rotary positions as the settings ask for."""
+    """The same weights, with rotary positions as the settings ask for. Of an outline, an outline."""
+    if decoder.reader is not None:
+        longer = outline(stretched(decoder.config, settings, short))
+        longer.reader = decoder.reader
+        return longer
     weight = decoder.lm_head.weight
     # A new decoder, since the rotary tables follow from its shape. The weights know nothing of positions.
     longer = Decoder(stretched(decoder.config, settings, short)).to(weight.device, weight.dtype)
@@ -54,12 +60,13 @@ def extend(
     settings: ExtendSettings,
     machine: RunSettings,
     tokenizer: Path,
-    more: Callable[[Decoder], dict[str, float]] = lambda decoder: {},
+    more: Callable[[Decoder], dict[str, float]] | None = None,
+    ranks: LearnerRanks | None = None,
 ) -> Path:
     """Trains a stretched decoder, or continues where the run stopped; returns the last checkpoint.
 
     Evaluated before the first step and after the last, and in between if the settings say so; `more` are evaluations
-    that are somebody else's.
+    that are somebody else's, of a whole decoder; where several ranks share one, they are left out.
     """
     first = held_out.position() if held_out is not None else {}
 
@@ -68,6 +75,8 @@ def extend(
         if held_out is not None:
             held_out.seek(first)
             found = loss_by_position(learner, held_out, settings.eval_tokens, settings.micro_tokens)
+        if more is None or (ranks is not None and ranks.ranks > 1):
+            return found
         return found | more(learner.decoder)
 
     other = ("model", "rope_theta", "yarn", "yarn_positions")
@@ -82,6 +91,7 @@ def extend(
         tokenizer,
         stage=STAGE,
         measure=measure,
+        ranks=ranks,
     )
 
 

@@ -19,11 +19,13 @@ import torch
 from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.learn import state
+from etude.learn.background_save import BackgroundSave
+from etude.learn.drafts import drafts
 from etude.learn.loss import MicroBatch, Tally, packed
 from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
-from etude.learn.streams import Batch, Floats, Item
+from etude.learn.streams import Batch, Floats, Ids, Item
 from etude.learn.twins import computed_tokens
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
@@ -57,9 +59,18 @@ class AnyLearner(Protocol):
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]: ...
 
+    def drafts(self, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]: ...
+
     def step(self) -> dict[str, float]: ...
 
     def save(self, directory: Path) -> None: ...
+
+    def begin_save(self, directory: Path) -> None: ...
+
+    @property
+    def saved(self) -> bool: ...
+
+    def finish_save(self) -> None: ...
 
     def restore(self, directory: Path) -> None: ...
 
@@ -96,6 +107,7 @@ class Learner:
         self.optimiser = Optimiser(trained, optim, decoder.config.head_dims)
         self.replicas = Replicas(self.decoder)
         self.steps = self.skipped = 0
+        self.saving = BackgroundSave()
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
         items = [item for item in batch.items if item.forward_tokens]
@@ -125,6 +137,10 @@ class Learner:
         self.replicas.run(work, self._shares([len(item.tokens_T) for item in items]))
         return [scores[i] for i in range(len(items))]
 
+    def drafts(self, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
+        """How the drafts of the MTP heads fare on text (learn/drafts.py)."""
+        return drafts(self.decoder, pieces)
+
     def step(self) -> dict[str, float]:
         """Moves the weights along the gradients gathered since the last step, and forgets those."""
         # one of the two waits for a GPU in a step; the other is for the metrics (docs/operate/gpu.md)
@@ -144,6 +160,19 @@ class Learner:
 
     def save(self, directory: Path) -> None:
         state.save(self, directory)
+
+    def begin_save(self, directory: Path) -> None:
+        """As `save`, written beside the next verbs; one at a time, whole when `finish_save` has returned."""
+        self.saving.start(state.writing(self, directory, copy=True), directory)
+
+    @property
+    def saved(self) -> bool:
+        """Whether `finish_save` would not wait for this process."""
+        return self.saving.done
+
+    def finish_save(self) -> None:
+        """Waits for what `begin_save` began; its error, if it had one."""
+        self.saving.finish()
 
     def restore(self, directory: Path) -> None:
         """Continues exactly where `save` was called: weights, optimiser, averages and counters."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,17 +133,34 @@ def train(
     saved = run.latest(stage)
     last_save = run.step_of(saved) if saved else -1
 
+    background = bool(run.recipe.get("run", {}).get("save_in_background", False))
+    pending: ExitStack | None = None  # commits the checkpoint that is being written
+
     def save() -> None:
-        nonlocal last_save
-        with run.checkpoint(stage, learner.steps) as directory:
-            learner.save(directory)
+        nonlocal last_save, pending
+        commit()
+        with ExitStack() as folder:
+            directory = folder.enter_context(run.checkpoint(stage, learner.steps))
+            beside = background and learner.steps < learner.total_steps
+            (learner.begin_save if beside else learner.save)(directory)
             write(directory)
+            pending = folder.pop_all() if beside else None
         last_save = learner.steps
+
+    def commit() -> None:
+        """The checkpoint that is being written, when all ranks have written it."""
+        nonlocal pending
+        if pending is not None:
+            with pending:
+                pending = None
+                learner.finish_save()
 
     with track(stage, learner.total_steps, "steps", done=learner.steps) as bar:
         # Ctrl-C is looked for between steps: a step is whole, or not there.
         while learner.steps < learner.total_steps and not run.stopping:
             began = time.perf_counter()
+            if learner.saved:
+                commit()
             drawn = draw()
             metrics = learner.forward_backward(drawn.batch)
             report = learner.step()
@@ -169,6 +187,7 @@ def train(
             if learner.steps % save_every == 0 or last:
                 save()
     # Stopped between two saves.
+    commit()
     if last_save != learner.steps:
         save()
     if learner.steps == learner.total_steps:

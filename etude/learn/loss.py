@@ -113,6 +113,9 @@ class MicroBatch:
                 if stream.counts:
                     self.groups.setdefault(likeness(stream), StreamGroup(stream)).add(number, start, item, stream)
             start += len(item.tokens_T)
+        depths = [max((s.depth for s in item.streams if s.counts), default=0) for item in items]
+        # Where no item trains a head, none is computed.
+        self.flat.heads = depths if weights["live"].config.num_experts and max(depths, default=0) else ()
 
     def backward(self) -> None:
         """Adds the gradient of the weighted sum over all streams to the live decoder's parameters."""

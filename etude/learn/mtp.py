@@ -7,28 +7,38 @@ draft would be accepted is measured on text that nobody trained on. Who drafts w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import torch
+from torch import Tensor
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.run import Run
 from etude.core.settings import MtpSettings, PretrainSettings, RunSettings
+from etude.learn.drafts import drafts
 from etude.learn.learner import AnyLearner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Ids
+from etude.model.checkpoint.outlines import draw_outline
 from etude.model.decoder import Decoder
-from etude.model.packed_forward import Packed
 
 STAGE = "mtp"
 
+Drafted = Callable[[Sequence[Ids]], tuple[Tensor, Tensor]]
+
 
 def attach(decoder: Decoder, heads: int, seed: int) -> Decoder:
-    """The same model with so many new heads; those that it had are gone."""
-    weight = decoder.lm_head.weight
-    grown = Decoder(replace(decoder.config, num_nextn_predict_layers=heads), seed).to(weight.device, weight.dtype)
+    """The same model with so many new heads; those that it had are gone. Of an outline, an outline."""
+    weight, config = decoder.lm_head.weight, replace(decoder.config, num_nextn_predict_layers=heads)
+    if (known_reader := decoder.reader) is not None:
+        outline = draw_outline(config, seed)
+        new_reader = outline.reader
+        assert new_reader is not None
+        outline.reader = lambda name, x: (new_reader if name.startswith("mtp.") else known_reader)(name, x)
+        return outline
+    grown = Decoder(config, seed).to(weight.device, weight.dtype)
     known = {name: x for name, x in decoder.state_dict().items() if not name.startswith("mtp.")}
     missing = grown.load_state_dict(known, strict=False).missing_keys
     assert all(name.startswith("mtp.") for name in missing), missing
@@ -43,6 +53,7 @@ def train_heads(
     settings: MtpSettings,
     machine: RunSettings,
     tokenizer: Path,
+    ranks: LearnerRanks | None = None,
 ) -> Path:
     """Trains new heads on `decoder`, or continues where the run stopped; returns the last checkpoint."""
     grown = attach(decoder, settings.heads, machine.seed)
@@ -54,7 +65,7 @@ def train_heads(
     def measure(learner: AnyLearner) -> dict[str, float]:
         assert held_out is not None
         held_out.seek(first)
-        return acceptance(learner.decoder, held_out, settings.eval_tokens, settings.micro_tokens)
+        return acceptance(learner.decoder, held_out, settings.eval_tokens, settings.micro_tokens, learner.drafts)
 
     taken = {name: value for name, value in vars(settings).items() if name not in ("model", "heads")}
     return pretrain(
@@ -68,17 +79,20 @@ def train_heads(
         stage=STAGE,
         main=False,
         measure=measure if held_out is not None and settings.eval_every else None,
+        ranks=ranks,
     )
 
 
-@torch.no_grad()
-def acceptance(decoder: Decoder, documents: Documents, tokens: int, micro_tokens: int) -> dict[str, float]:
+def acceptance(
+    decoder: Decoder, documents: Documents, tokens: int, micro_tokens: int, drafted: Drafted | None = None
+) -> dict[str, float]:
     """How the drafts of each head would fare on the next `tokens` of the documents, each behind the true text.
 
     `accepted.d` is the mean chance that rejection sampling keeps the draft of head d (the sum over the vocabulary of
     the smaller of the two probabilities), `greedy.d` how often the likeliest tokens agree; `accepted_length` how many
-    tokens a step would give, the heads drafting one behind the other.
+    tokens a step would give, the heads drafting one behind the other. `drafted` asks the ranks that hold the decoder.
     """
+    drafted = drafted or partial(drafts, decoder)
     heads = decoder.config.num_nextn_predict_layers
     kept, agreed, seen = [0.0] * heads, [0.0] * heads, [0] * heads
     length = 0.0
@@ -86,7 +100,7 @@ def acceptance(decoder: Decoder, documents: Documents, tokens: int, micro_tokens
         pieces = documents.take(min(micro_tokens, tokens))
         tokens -= sum(map(len, pieces))
         # In a piece this short the deepest head predicts nothing.
-        chance_ET, agree_ET = _drafts(decoder, [ids for ids in pieces if len(ids) > heads + 1])
+        chance_ET, agree_ET = drafted([ids for ids in pieces if len(ids) > heads + 1])
         for d in range(heads):
             kept[d] += float(chance_ET[d].sum())
             agreed[d] += float(agree_ET[d].sum())
@@ -96,25 +110,3 @@ def acceptance(decoder: Decoder, documents: Documents, tokens: int, micro_tokens
     found = {f"accepted.{d + 1}": kept[d] / max(1, seen[d]) for d in range(heads)}
     found |= {f"greedy.{d + 1}": agreed[d] / max(1, seen[d]) for d in range(heads)}
     return found | {"accepted_length": 1 + length / max(1, seen[0])}
-
-
-def _drafts(decoder: Decoder, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each head and each place from which all heads predict a token of the same piece: kept, and agreed upon."""
-    heads = decoder.config.num_nextn_predict_layers
-    if not pieces:
-        return torch.zeros(heads, 0), torch.zeros(heads, 0)
-    flat = Packed(decoder, pieces)
-    hidden = [flat.whole(hidden_TD) for hidden_TD in flat.hidden(heads)]
-    left_T = flat.put(np.repeat(flat.lengths, flat.lengths)) - flat.positions_T  # tokens to the end, this one included
-    rows_E = torch.nonzero(left_T > heads)[:, 0]
-    chances, agreements = [], []
-    for d in range(1, heads + 1):
-        kept, agreed = [], []
-        for rows_R in torch.split(rows_E, flat.chunk_whole):
-            drafted_RV = flat.log_softmax(decoder.logits(hidden[d][rows_R]), rows_R)
-            true_RV = flat.log_softmax(decoder.logits(hidden[0][rows_R + d]), rows_R)
-            kept.append(torch.minimum(drafted_RV, true_RV).exp().sum(-1))
-            agreed.append((drafted_RV.argmax(-1) == true_RV.argmax(-1)).float())
-        chances.append(torch.cat(kept))
-        agreements.append(torch.cat(agreed))
-    return torch.stack(chances), torch.stack(agreements)

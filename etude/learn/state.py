@@ -11,7 +11,7 @@ Making the directory appear whole or not at all is the business of whoever owns 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from etude.core.errors import EtudeError
 from etude.learn import lora
 from etude.learn.tensor_parts import Part, StoredParts, write_parts
-from etude.model.checkpoint.directory import load_model, named_weights, save_model
+from etude.model.checkpoint.directory import load_model, named_weights, save_model, saved_tensors
 from etude.model.lora_linear import adapted
 
 if TYPE_CHECKING:
@@ -33,11 +33,29 @@ COUNTERS = "learner.json"
 
 
 def save(learner: Learner, directory: Path) -> None:
-    save_model(directory, learner.decoder)
-    lora.save(directory, learner.decoder)
-    write_parts(directory, TENSORS, {name: Part(x, tuple(x.shape)) for name, x in _tensors(learner).items()}, 0, 1)
-    base = lora.fingerprint(learner.decoder) if adapted(learner.decoder) else None
-    write_counters(directory, learner.steps, learner.skipped, base)
+    writing(learner, directory)()
+
+
+def writing(learner: Learner, directory: Path, copy: bool = False) -> Callable[[], None]:
+    """What writes the checkpoint of now; with `copy` it may be called while training goes on."""
+    decoder, steps, skipped = learner.decoder, learner.steps, learner.skipped
+    parts = {name: Part(copied(x) if copy else x, tuple(x.shape)) for name, x in _tensors(learner).items()}
+    tensors = [(name, copied(x)) for name, x in saved_tensors(decoder)] if copy else None
+    adapters = {name: copied(x) for name, x in lora.parameters(decoder).items()} if copy else None
+    base = lora.fingerprint(decoder) if adapted(decoder) else None
+
+    def write() -> None:
+        save_model(directory, decoder, tensors=tensors)
+        lora.save(directory, decoder, adapters)
+        write_parts(directory, TENSORS, parts, 0, 1)
+        write_counters(directory, steps, skipped, base)
+
+    return write
+
+
+def copied(x: Tensor) -> Tensor:
+    """In the host's memory, where nobody changes it."""
+    return x.detach().to("cpu", copy=True)
 
 
 def write_counters(directory: Path, steps: int, skipped: int, base: str | None) -> None:

@@ -62,9 +62,16 @@ class NextToken(nn.Module):
         self.block = Block(config, layer)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, hidden_TD: Tensor, next_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(
+        self,
+        hidden_TD: Tensor,
+        next_TD: Tensor,
+        angles: tuple[Tensor, Tensor],
+        attend: Attend,
+        routing: Routing | None = None,
+    ) -> Tensor:
         joined = self.eh_proj(torch.cat((self.enorm(next_TD), self.hnorm(hidden_TD)), dim=-1))
-        out: Tensor = self.norm(self.block(joined, angles, attend))
+        out: Tensor = self.norm(self.block(joined, angles, attend, routing))
         return out
 
 
@@ -123,6 +130,7 @@ class Decoder(nn.Module):
         positions_T: Tensor,
         attend: Attend,
         longest: int | None = None,
+        routing: Routing | None = None,
     ) -> Tensor:
         """The state of module `depth` (1 is the first), which predicts the token `depth` + 1 ahead.
 
@@ -131,7 +139,7 @@ class Decoder(nn.Module):
         positions, and no earlier one sees them.
         """
         angles = self._angles(positions_T, longest)
-        out: Tensor = self.mtp[depth - 1](hidden_TD, self._embedded(next_T), angles, attend)
+        out: Tensor = self.mtp[depth - 1](hidden_TD, self._embedded(next_T), angles, attend, routing)
         return out
 
     def _embedded(self, tokens_T: Tensor) -> Tensor:

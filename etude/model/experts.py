@@ -29,7 +29,11 @@ class Routing:
     A replayed expert must be plausible: its score at least `plausible` times that of the router's own last choice.
     One that is not gives its place to the best of the router's own that is still free. 0 replays everything. The
     bound is one for all tokens, or one for each [T, 1].
+
+    Routers count the load of all tokens, or of those in `counted_T`.
     """
+
+    counted_T: Tensor | None = None
 
     def __init__(self, replay_TBK: Tensor | None = None, plausible: float | Tensor = 0.0) -> None:
         self.replay_TBK, self.plausible = replay_TBK, plausible
@@ -105,7 +109,9 @@ class Router(nn.Module):
                 chosen_TK = routing.settle(scores_TE, preference_TE, chosen_TK)
         # Only training moves the bias, so only training counts the load.
         if torch.is_grad_enabled():
-            self.load_E += _visits(chosen_TK, self.config.num_experts)
+            counted_T = None if routing is None else routing.counted_T
+            counted_TK = chosen_TK if counted_T is None else chosen_TK[counted_T]
+            self.load_E += _visits(counted_TK, self.config.num_experts)
         return chosen_TK
 
     def weights(self, scores_TE: Tensor, chosen_TK: Tensor) -> Tensor:

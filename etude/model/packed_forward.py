@@ -55,6 +55,7 @@ class Packed:
             self.attend: Attend = ContinuingAttend(lengths, behind, self.device)
         else:
             self.attend = PackedAttend(lengths, self.device) if self.share is None else self.share.attend
+        self.heads: Sequence[int] = ()  # MTP heads that each sequence trains, where not all train all
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values by layer, where they were asked for
         self.longest = max(b + length for b, length in zip(before, lengths, strict=True))
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
@@ -107,9 +108,18 @@ class Packed:
             # on what lies beside it.
             ahead = [np.roll(tokens_L, -d) for tokens_L in self.sequences]
             ahead_T = self.mine(self.put(np.concatenate(ahead).astype(np.int64)))
-            facts = positions_T, self.attend, self.longest
+            facts = positions_T, self.attend, self.longest, self._counted(d)
             hidden.append(self.decoder.mtp_hidden(d, hidden[-1], ahead_T, *facts))
         return hidden
+
+    def _counted(self, depth: int) -> Routing | None:
+        """For the routers of a head: sequences that do not train it do not count, or packing would change its load."""
+        if all(trained >= depth for trained in self.heads):
+            return None
+        routing = Routing()
+        trains_T = np.repeat(np.asarray(self.heads) >= depth, self.lengths)
+        routing.counted_T = self.mine(self.put(trains_T))
+        return routing
 
     def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: Sequence[float]) -> Routing:
         config = self.decoder.config

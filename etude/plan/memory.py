@@ -21,6 +21,7 @@ from etude.plan.workload import WEIGHT, Workload, block, experts, named_projecti
 CHUNK_LOGITS = {False: 1 << 20, True: 1 << 29}  # by whether it is a GPU
 CHUNK_ROWS = 256
 HOLES = 0.15
+BUCKET_NUMBERS = 16 << 20  # of an owner, as in learn/parallel/muon.py
 GATHERED = 2  # blocks whose whole weights are there at once: the one computed, and the next
 
 
@@ -67,7 +68,6 @@ def memory(work: Workload, layout: Layout) -> Memory:
     moments = 2 * trained - matrices, (1 if matrices else 2) * routed
     held = work.parameters + (trained if work.lora else 0)
     activations, again = _activations(work, layout, tokens)
-    rows = max(CHUNK_ROWS, CHUNK_LOGITS[work.gpu] // config.vocab_size)
     found = Memory(
         weights=_held(config, held, work.expert_parameters, layout),
         gradients=_held(config, trained, routed, layout),
@@ -75,13 +75,13 @@ def memory(work: Workload, layout: Layout) -> Memory:
         averages=_held(config, trained, routed, layout) if work.average else 0,
         gathered=_gathered(work, layout),
         activations=activations,
-        # The logits and what is made of them: 0.6B and 4B on one H200 took about two chunks of float32.
-        logits=2 * WEIGHT * config.vocab_size * min(rows, tokens),
+        logits=_logits(work, tokens),
         backward=again,
         collectives=_buffers(work, layout, tokens),
         optimiser=_optimiser(work, layout),
     )
-    return found if work.gpu else replace(found, heap=_heap(work, found, tokens))
+    # Ranks that share a model give large blocks back (core/process.py), so they have no holes to speak of.
+    return found if work.gpu or layout.ranks > 1 else replace(found, heap=_heap(work, found, tokens))
 
 
 def _held(config: ModelConfig, numbers: int, of_experts: int, layout: Layout) -> int:
@@ -89,6 +89,23 @@ def _held(config: ModelConfig, numbers: int, of_experts: int, layout: Layout) ->
     here = -(-config.num_experts // layout.sharing)
     experts = of_experts // config.num_experts * here if of_experts else 0
     return WEIGHT * ((numbers - of_experts) // layout.sharing + experts)
+
+
+def _chunk(work: Workload, tokens: int) -> int:
+    """Bytes of a chunk of logits."""
+    vocabulary = work.config.vocab_size
+    return WEIGHT * vocabulary * min(max(CHUNK_ROWS, CHUNK_LOGITS[work.gpu] // vocabulary), tokens)
+
+
+def _logits(work: Workload, tokens: int) -> int:
+    """A chunk of them and what is made of it: 0.6B and 4B on one H200 took about two chunks of float32.
+
+    A CPU computes operation by operation: three chunks; and it makes the head's gradient beside the one that it is
+    added to, which on a GPU the two chunks cover.
+    """
+    if work.gpu:
+        return 2 * _chunk(work, tokens)
+    return 3 * _chunk(work, tokens) + (0 if work.lora else WEIGHT * work.config.vocab_size * work.config.hidden_size)
 
 
 def _heap(work: Workload, found: Memory, tokens: int) -> int:
@@ -100,7 +117,9 @@ def _heap(work: Workload, found: Memory, tokens: int) -> int:
     # Attention over a long sequence goes block by block over ever more keys, so no hole fits the next block's scores.
     length = min(work.sequence, tokens)
     scores = 0 if probabilities(work.config, tokens, length) else work.config.num_attention_heads * length**2
-    return int(idle + WEIGHT * scores + HOLES * (found.peak + idle))
+    # Small blocks come to lie in the place of a chunk of logits that was freed, so the next one finds another place.
+    moved = 2 * 3 * _chunk(work, tokens)
+    return int(idle + moved + WEIGHT * scores + HOLES * (found.peak + idle))
 
 
 @cache
@@ -132,18 +151,18 @@ def _activations(work: Workload, layout: Layout, tokens: int) -> tuple[int, int]
     # The trunk's last state, normed, and the gradient that the head gives.
     ends = (3 + 4 * config.num_nextn_predict_layers) * config.hidden_size
     largest = max(max(part.before + part.attention + others, part.after) for part in parts)
+    # Attention on a CPU holds what its backward pass needs itself, where recomputation cannot let go of it. Only with
+    # several context ranks is attention computed a second time, too.
+    held = not work.gpu and layout.context == 1
     if work.recompute:
-        every = config.hidden_size + config.num_attention_heads * (config.value_dim + 2)
-        numbers, again = len(parts) * every, 2 * largest
+        kept = config.num_attention_heads * (config.value_dim + 2)
+        numbers = sum(config.hidden_size + (part.attention if held else kept) for part in parts)
+        again = 2 * largest
     else:
         numbers, again = sum(part.whole + others for part in parts), largest
-    extra = 0
-    if not work.gpu and layout.context == 1:
-        extra = probabilities(config, tokens, work.sequence)
-    stays = tokens * (numbers + ends) + (1 if work.recompute else len(parts)) * extra
-    # The head's gradient is made beside the one that it is added to; on a GPU the logits' share covers it.
-    tables = 0 if work.gpu else config.vocab_size * config.hidden_size
-    return work.number * stays, work.number * (tokens * again + extra + tables)
+    extra = probabilities(config, tokens, work.sequence) if held else 0
+    stays = tokens * (numbers + ends) + len(parts) * extra
+    return work.number * stays, work.number * (tokens * again + extra)
 
 
 def _gathered(work: Workload, layout: Layout) -> int:
@@ -166,7 +185,12 @@ def _largest_block(config: ModelConfig, expert: int) -> int:
 def _buffers(work: Workload, layout: Layout, tokens: int) -> int:
     config, found = work.config, 0
     if layout.sharing > 1 and not work.lora:
-        found += WEIGHT * _largest_block(config, layout.expert)  # gradients of a block, before each rank has its part
+        whole = _largest_block(config, layout.expert)
+        found += WEIGHT * whole  # gradients of a block, before each rank has its part
+        if not work.gpu:
+            # FSDP puts those into one buffer, which gloo copies before it adds to it; and gathered weights are copied
+            # out of another. The head's gradient stays whole until the backward pass ends.
+            found += WEIGHT * (3 * whole + config.vocab_size * config.hidden_size)
     if layout.expert > 1:
         # Sent and received: a token's state for each expert that it visits.
         found += 2 * work.number * tokens * config.num_experts_per_tok * config.hidden_size
@@ -177,11 +201,19 @@ def _buffers(work: Workload, layout: Layout, tokens: int) -> int:
 
 
 def _optimiser(work: Workload, layout: Layout) -> int:
-    """Muon has the updates of all slices of one shape at once: before and after a product, and two Gram matrices."""
+    """Muon has the updates of all slices of one shape at once: before and after a product, and two Gram matrices.
+
+    Several ranks have those of a bucket at once.
+    """
     if work.lora or work.matrices == "adamw":
         return 0
     number = 2 if work.gpu else WEIGHT
     shapes = slices(work.config).items()
+    if layout.sharing > 1:
+        # Bucket by bucket (learn/parallel/muon.py): one that comes and one that goes, each sent and received; of the
+        # one between them what was received, its matrices, and what one rank would need for those.
+        owned = {shape: min(BUCKET_NUMBERS, count // layout.sharing) for shape, count in shapes}
+        return int(max(number * (8 + 2 * short / long) * count for (short, long), count in owned.items()))
     return int(max(number * (2 + 2 * short / long) * count for (short, long), count in shapes) / layout.sharing)
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,7 @@ class Training:
         self.agreement: Agreement | None = None
         self.probing = self._start_probe()
         self.writing: asyncio.Task[None] | None = None
+        self.saving: tuple[int, ExitStack] | None = None  # the step of a checkpoint, and what commits it
         self.making: asyncio.Task[None] | None = None
 
     @property
@@ -226,8 +228,10 @@ class Training:
             self.run.say(f"rl: {said}")
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:
             await self.evaluations.begin(self.step, self.version)
+        if self.saving is not None and await self.learner.saved():
+            await self._commit()
         if self.step % self.rl.save_every == 0:
-            await self._save()
+            await self._save(self.recipe.run.save_in_background)
 
     async def _swap(self) -> dict[str, Any]:
         """The engines take the published version. Where they cannot get it, the learner knows why."""
@@ -344,8 +348,11 @@ class Training:
 
     # Checkpoints
 
-    async def _save(self) -> None:
-        """A checkpoint, from which a resume goes on; and the newest rollouts, for people to read."""
+    async def _save(self, background: bool = False) -> None:
+        """A checkpoint, from which a resume goes on; and the newest rollouts, for people to read.
+
+        In the background it is written while the next steps run, and committed after one of them.
+        """
         self.totals.seconds = self.seconds
         voids = self.dispatcher.voids
         self.totals.void = {c: voids[c] + self.voids_before.get(c, 0) for c in {*voids, *self.voids_before}}
@@ -354,13 +361,14 @@ class Training:
             self.step, self.journal.row, self.evaluations.rows, self.totals, self.unmoved, self.algorithm.state()
         )
         self.journal.sync()
-        with self.run.checkpoint(STAGE, self.step) as directory:
-            await self.learner.save(directory)
+        await self._commit()
+        with ExitStack() as folder:
+            directory = folder.enter_context(self.run.checkpoint(STAGE, self.step))
+            await (self.learner.begin_save if background else self.learner.save)(directory)
             checkpoint.write(directory)
-        self.saved_step = self.step
-        self.learner_restarts.progress()
-        # Up to the oldest checkpoint that is kept: a resume may still go back to it.
-        self.journal.forget(Checkpoint.read(self.run.checkpoints(STAGE)[0]).row)
+            self.saving = (self.step, folder.pop_all()) if background else None
+        if not background:
+            self._committed(self.step)
         if self.writing is not None:
             await self.writing
         newest = list(self.dispatcher.newest)
@@ -371,6 +379,22 @@ class Training:
         writing = asyncio.to_thread(keep_readable, newest, root, self.rl.keep_trajectories)
         self.writing = self.tasks.create_task(writing)
 
+    async def _commit(self) -> None:
+        """The checkpoint that is being written, when the learner has written it."""
+        if self.saving is None:
+            return
+        step, folder = self.saving
+        self.saving = None
+        with folder:
+            await self.learner.finish_save()
+        self._committed(step)
+
+    def _committed(self, step: int) -> None:
+        self.saved_step = step
+        self.learner_restarts.progress()
+        # Up to the oldest checkpoint that is kept: a resume may still go back to it.
+        self.journal.forget(Checkpoint.read(self.run.checkpoints(STAGE)[0]).row)
+
     async def _finish(self) -> dict[str, Any]:
         # Rollouts end first; an evaluation that is under way keeps its places.
         await self.dispatcher.stop()
@@ -378,6 +402,7 @@ class Training:
         await self._probed()
         if not stopped:
             await self.evaluations.finish(self.step, self.version)
+        await self._commit()
         if self.step > self.saved_step or self.run.latest(STAGE) is None:
             await self._save()
         totals, best = self.totals, self.evaluations.best.facts

@@ -23,6 +23,7 @@ from etude.rollout.store import load_rollout, saved_rollouts
 from etude.tokens.tokenizer import Tokenizer
 
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
+IN_BACKGROUND = "run.save_in_background=true"  # checkpoints, which a resume here goes on from
 
 TrainRun = Callable[..., dict[str, Any]]
 
@@ -43,7 +44,7 @@ def test_the_loop_replays_the_engines_experts_balances_them_and_goes_on_after_a_
 ) -> None:
     path, recipe = (
         tmp_path / "run",
-        toy_recipe("rl.eval_every=0", "rl.steps=3", "rl.save_every=1", "rl.optim.balance=1e-3"),
+        toy_recipe("rl.eval_every=0", "rl.steps=3", "rl.save_every=1", "rl.optim.balance=1e-3", IN_BACKGROUND),
     )
     assert train_run(path, recipe, mixture, stop_at=2)["stopped"]
     facts = train_run(path, recipe, mixture)

@@ -62,6 +62,22 @@ def wholes(learner: RankLearner) -> Iterator[tuple[str, Tensor]]:
 
 def save(learner: RankLearner, directory: Path) -> None:
     """Together with all other ranks, into a directory that all of them see."""
+    write = _writing(learner, directory)
+    _together(learner, write)
+
+
+def begin_save(learner: RankLearner, directory: Path) -> None:
+    """As `save`, but each rank writes its files beside the next verbs."""
+    learner.saving.start(_writing(learner, directory, copy=True), directory)
+
+
+def finish_save(learner: RankLearner) -> None:
+    """When every rank has written its files; the error of one is an error of all."""
+    _together(learner, learner.saving.finish)
+
+
+def _writing(learner: RankLearner, directory: Path, copy: bool = False) -> Callable[[], None]:
+    """Puts weights together with all other ranks; what then writes this rank's files."""
     owners = _owners(learner)
     mine: dict[str, Tensor] = {}
     twice = {name: [copy for copy, of in copies(learner.config).items() if of == name] for name in (EMBEDDING, HEAD)}
@@ -69,7 +85,10 @@ def save(learner: RankLearner, directory: Path) -> None:
         if owners[name] == learner.host.rank:
             mine |= {key: tensor.detach().float().cpu().clone() for key in (name, *twice.get(name, ()))}
     adapters = {name: held.whole(held.local) for name, held in learner.shards["live"].items() if name.endswith(ADAPTER)}
-    _together(learner, lambda: _write(learner, directory, owners, mine, adapters))
+    parts, counted = _parts(learner), (learner.steps, learner.skipped, learner.base)
+    if copy:
+        parts = {name: part._replace(rows=state.copied(part.rows)) for name, part in parts.items()}
+    return lambda: _write(learner, directory, owners, mine, adapters, parts, counted)
 
 
 def _write(
@@ -78,6 +97,8 @@ def _write(
     owners: dict[str, int],
     mine: dict[str, Tensor],
     adapters: dict[str, Tensor],
+    parts: dict[str, Part],
+    counted: tuple[int, int, str | None],
 ) -> None:
     writers = sorted(set(owners.values()))
     files = {
@@ -88,7 +109,7 @@ def _write(
     if mine:
         save_file(mine, directory / files[rank], metadata={"format": "pt"})
     if rank < sharing:
-        write_parts(directory, state.TENSORS, _parts(learner), rank, sharing)
+        write_parts(directory, state.TENSORS, parts, rank, sharing)
     if rank:
         return
     config = learner.config.to_hf() | {"dtype": "float32"}
@@ -99,7 +120,7 @@ def _write(
         index = {"metadata": {"total_size": size}, "weight_map": {name: files[r] for name, r in places.items()}}
         (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
     lora.save(directory, learner.decoder, adapters)
-    state.write_counters(directory, learner.steps, learner.skipped, learner.base)
+    state.write_counters(directory, *counted)
 
 
 def _owners(learner: RankLearner) -> dict[str, int]:

@@ -21,7 +21,7 @@ from etude.core.transport import Frame, pack, unpack, write_frame
 from etude.learn.parallel import checkpoint
 from etude.learn.parallel.messages import Place, RankSpec, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
-from etude.learn.streams import Batch, Floats, Item, Twin
+from etude.learn.streams import Batch, Floats, Ids, Item, Twin
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -89,11 +89,26 @@ class LeadLearner:
         self._check(items)
         return self._all("score", ScoreOrder(items, weights), lambda: self._learner.score(items, weights))
 
+    def drafts(self, pieces: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+        """As of one rank; every rank computes all of it, since an evaluation is short."""
+        order = ScoreOrder([Item(ids, ()) for ids in pieces], "live")
+        return self._all("drafts", order, lambda: self._learner.drafts(order.items))
+
     def step(self) -> dict[str, float]:
         return self._all("step", StepOrder(self.optim.lr, self.total_steps), self._learner.step)
 
     def save(self, directory: Path) -> None:
         self._all("save", Place(str(directory.absolute())), lambda: self._learner.save(directory))
+
+    def begin_save(self, directory: Path) -> None:
+        self._all("begin_save", Place(str(directory.absolute())), lambda: self._learner.begin_save(directory))
+
+    @property
+    def saved(self) -> bool:
+        return self._learner.saving.done  # the others have as much to write
+
+    def finish_save(self) -> None:
+        self._all("finish_save", None, self._learner.finish_save)
 
     def restore(self, directory: Path) -> None:
         self._all("restore", Place(str(directory.absolute())), lambda: self._learner.restore(directory))
@@ -171,7 +186,7 @@ def follow(spec: RankSpec, store: Store, say: Callable[[str], None]) -> None:
         try:
             _carry_out(learner, verb)
         except EtudeError:
-            if verb not in ("save", "restore"):  # which all ranks give up together, and go on
+            if verb not in ("save", "finish_save", "restore"):  # which all ranks give up together, and go on
                 raise
 
 
@@ -185,6 +200,8 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
     elif verb == "score":
         order = told(ScoreOrder)
         learner.score(order.items, order.weights)
+    elif verb == "drafts":
+        learner.drafts(told(ScoreOrder).items)
     elif verb == "step":
         step = told(StepOrder)
         learner.set_rate(step.lr)
@@ -192,6 +209,10 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
         learner.step()
     elif verb == "save":
         learner.save(Path(told(Place).directory))
+    elif verb == "begin_save":
+        learner.begin_save(Path(told(Place).directory))
+    elif verb == "finish_save":
+        learner.finish_save()
     elif verb == "restore":
         learner.restore(Path(told(Place).directory))
     elif verb == "gather":

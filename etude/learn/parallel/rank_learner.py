@@ -17,8 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from etude.core.process import return_large_blocks
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, unpack, write_frame
 from etude.core.transport import pack as packed_message
+from etude.learn.background_save import BackgroundSave
+from etude.learn.drafts import drafts
 from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.packing import pack
@@ -26,7 +29,7 @@ from etude.learn.parallel import checkpoint
 from etude.learn.parallel.context import split_context
 from etude.learn.parallel.experts import sum_loads
 from etude.learn.parallel.host_group import HostGroup
-from etude.learn.parallel.hsdp import Fill, Shard, shard
+from etude.learn.parallel.hsdp import Fill, Shard, let_go, shard
 from etude.learn.parallel.mesh import Meshes
 from etude.learn.parallel.messages import RankSpec, ScoredShare, TallyShare
 from etude.learn.parallel.rounds import RankMicroBatch, Round, score_items
@@ -45,6 +48,8 @@ Sources = Mapping[str, Decoder]  # whole decoders by the name of their weights; 
 
 class RankLearner:
     def __init__(self, spec: RankSpec, sources: Sources) -> None:
+        if spec.device == "cpu":
+            return_large_blocks()
         self.spec, self.optim, self.host = spec, spec.optim, HostGroup(spec.seconds)
         self.total_steps, self.micro_tokens = spec.total_steps, spec.micro_tokens
         self.meshes = Meshes(spec.layout, torch.device(spec.device).type, spec.seconds)
@@ -71,6 +76,7 @@ class RankLearner:
         trained = {name: held for name, held in self.shards["live"].items() if held.parameter.requires_grad}
         self.optimiser = ShardOptimiser(trained, spec.optim, self.config.head_dims)
         self.steps = self.skipped = 0
+        self.saving = BackgroundSave()
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
         """Adds this rank's gradients; metrics of all ranks, on rank 0."""
@@ -97,6 +103,11 @@ class RankLearner:
             found |= dict(zip(scored.numbers_I.tolist(), scored.scores, strict=True))
         return [found[i] for i in range(len(items))] if shares else []
 
+    def drafts(self, items: Sequence[Item]) -> tuple[Tensor, Tensor]:
+        found = drafts(self.decoder, [item.tokens_T for item in items])
+        let_go(self.decoder)
+        return found
+
     @torch.no_grad()
     def step(self) -> dict[str, float]:
         """As of one rank: clips by the norm over all ranks, updates, averages; skips gradients that are not finite."""
@@ -119,6 +130,12 @@ class RankLearner:
 
     def save(self, directory: Path) -> None:
         checkpoint.save(self, directory)
+
+    def begin_save(self, directory: Path) -> None:
+        checkpoint.begin_save(self, directory)
+
+    def finish_save(self) -> None:
+        checkpoint.finish_save(self)
 
     def restore(self, directory: Path) -> None:
         checkpoint.restore(self, directory)

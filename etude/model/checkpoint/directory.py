@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,11 +203,16 @@ def read_json(directory: Path) -> dict[str, Any]:
 
 
 def save_model(
-    directory: Path, decoder: Decoder, dtype: torch.dtype = torch.float32, max_shard_bytes: int = MAX_SHARD
+    directory: Path,
+    decoder: Decoder,
+    dtype: torch.dtype = torch.float32,
+    max_shard_bytes: int = MAX_SHARD,
+    tensors: Iterable[tuple[str, Tensor]] | None = None,
 ) -> None:
     """Writes a directory that transformers opens: one file, or several and an index where one would be too large.
 
-    Adapters are added to their weights, a tied head is stored once, and correction biases stay float32.
+    Adapters are added to their weights, a tied head is stored once, and correction biases stay float32. `tensors` are
+    those that `saved_tensors` gave earlier, where the decoder has moved on.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for path in directory.iterdir():
@@ -221,7 +226,7 @@ def save_model(
     files = files if len(shards) > 1 else [WEIGHTS]
     ends = {names[-1]: file for file, names in zip(files, shards, strict=True)}
     part: dict[str, Tensor] = {}  # one shard at a time
-    for name, tensor in _saved(decoder):
+    for name, tensor in tensors if tensors is not None else saved_tensors(decoder):
         part[name] = tensor.to("cpu", _stored_dtype(name, dtype)).contiguous()
         if name in ends:
             save_file(part, str(directory / ends[name]), metadata={"format": "pt"})
@@ -232,7 +237,7 @@ def save_model(
         (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _saved(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
+def saved_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     weights = named_weights(decoder)
     yield from merged(decoder, weights)
     for copy, name in copies(decoder.config).items():
@@ -240,7 +245,7 @@ def _saved(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
 
 
 def _numels(decoder: Decoder) -> dict[str, int]:
-    """Entries of each tensor that `_saved` gives, in its order."""
+    """Entries of each tensor that `saved_tensors` gives, in its order."""
     numels = {name: tensor.numel() for name, tensor in named_weights(decoder).items()}
     return numels | {copy: numels[name] for copy, name in copies(decoder.config).items()}
 

@@ -52,9 +52,12 @@ def draw_outline(config: ModelConfig, seed: int) -> Decoder:
     def read(name: str, tensor: Tensor) -> None:
         if not states:
             generator.manual_seed(seed)
+            # One piece of memory for all: freed ones would be cut up by the small states between them, and the heap
+            # would grow by the whole model.
+            scratch = torch.empty(max(parameter.numel() for parameter in decoder.parameters()))
             for each, parameter in decoder.named_parameters():
                 states[each] = generator.get_state()
-                draw(each, torch.empty(parameter.shape), residual, generator)
+                draw(each, scratch[: parameter.numel()].view(parameter.shape), residual, generator)
         if name in states:  # a buffer begins with 0, as it is
             generator.set_state(states[name])
             drawn = torch.empty(tensor.shape)

@@ -171,12 +171,14 @@ def train_mtp_heads(run: Run, recipe: Recipe) -> None:
     device, settings = prepare_device(recipe), recipe.mtp
     from etude.learn.mtp import train_heads
     from etude.model.checkpoint.directory import load_model
+    from etude.model.checkpoint.outlines import load_outline
 
     start = starting_model(run, settings.model, "pretrain", "mtp")
     check_tokenizer(run, start)
     train, held_out = open_mixes(run, recipe, settings, bool(settings.eval_every))
-    tokenizer = run.path / "corpus" / "tokenizer"
-    train_heads(run, load_model(start, device), train, held_out, settings, recipe.run, tokenizer)
+    tokenizer, ranks = run.path / "corpus" / "tokenizer", recipe.cluster.learner
+    decoder = load_model(start, device) if ranks.ranks == 1 else load_outline(start)
+    train_heads(run, decoder, train, held_out, settings, recipe.run, tokenizer, ranks)
 
 
 def outline_mtp(recipe: Recipe) -> dict[str, Any]:
@@ -198,19 +200,22 @@ def extend_context(run: Run, recipe: Recipe) -> None:
     from etude.bench.base.suite import memory_figures
     from etude.learn.extend import extend, stretch
     from etude.model.checkpoint.directory import load_model
+    from etude.model.checkpoint.outlines import load_outline
     from etude.model.decoder import Decoder
     from etude.tokens.dialect import open_dialect
 
     start = starting_model(run, settings.model, _before_extend(recipe), "extend")
     check_tokenizer(run, start)
-    decoder, dialect = stretch(load_model(start, device), settings, recipe.pretrain.sequence), open_dialect(start)
+    ranks, dialect = recipe.cluster.learner, open_dialect(start)
+    known = load_model(start, device) if ranks.ranks == 1 else load_outline(start)
+    decoder = stretch(known, settings, recipe.pretrain.sequence)
     # Whole repositories: single files are shorter than the sequences that are to be learnt.
     train, held_out = open_mixes(run, recipe, settings, True, "repository")
 
     def memory(decoder: Decoder) -> dict[str, float]:
         return memory_figures(ModelUnderTest.of_training(decoder, dialect, recipe.base.batch_tokens), recipe.base)
 
-    extend(run, decoder, train, held_out, settings, recipe.run, run.path / "corpus" / "tokenizer", memory)
+    extend(run, decoder, train, held_out, settings, recipe.run, run.path / "corpus" / "tokenizer", memory, ranks)
 
 
 def outline_extend(recipe: Recipe) -> dict[str, Any]:

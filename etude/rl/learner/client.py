@@ -75,6 +75,18 @@ class LearnerClient:
         """Writes model, tokenizer and all that an exact resume needs into `directory`, which exists and is empty."""
         await self._call("save", SaveRequest(str(directory.absolute())))
 
+    async def begin_save(self, directory: Path) -> None:
+        """As `save`, written beside the next verbs; all is there when `finish_save` has returned."""
+        await self._call("save", SaveRequest(str(directory.absolute()), background=True))
+
+    async def saved(self) -> bool:
+        """Whether `finish_save` would not wait."""
+        return bool(read_metrics(await self._call("saved", Done()))["saved"])
+
+    async def finish_save(self) -> None:
+        """Waits for what is saved in the background; its error, if it had one."""
+        await self._call("finish_save", Done())
+
     async def publish(self, version: Version) -> None:
         """Writes the weights to the board as `version`."""
         await self._call("publish", PublishRequest(version))

@@ -59,6 +59,7 @@ class StepRequest:
 @dataclass(frozen=True)
 class SaveRequest:
     directory: str
+    background: bool = False  # answered when the tensors are copied; the files are written beside the next verbs
 
 
 @dataclass(frozen=True)

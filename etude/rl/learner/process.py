@@ -65,7 +65,8 @@ class Verbs:
         self.learner, self.weights = learner, weights
         # read now: a checkpoint that we started from may be cleaned away while we train
         self.tokens = TokenFiles.read(model)
-        verbs = (self.forward_backward, self.score, self.step, self.save, self.publish, self.trouble)
+        saving = (self.save, self.saved, self.finish_save)
+        verbs = (self.forward_backward, self.score, self.step, *saving, self.publish, self.trouble)
         self._verbs: dict[str, Callable[[Frame], Any]] = {verb.__name__: verb for verb in verbs}
 
     def answer(self, request: Frame) -> Frame:
@@ -103,14 +104,26 @@ class Verbs:
     def save(self, request: Frame) -> None:
         from safetensors import SafetensorError
 
-        directory = Path(unpack(SaveRequest, request).directory)
+        wanted = unpack(SaveRequest, request)
+        directory = Path(wanted.directory)
         if not directory.is_dir() or any(directory.iterdir()):
             raise EtudeError(f"the learner saves into an empty folder, which {directory} is not")
         try:
-            self.learner.save(directory)
             self.tokens.write(directory)
+            (self.learner.begin_save if wanted.background else self.learner.save)(directory)
         except (OSError, SafetensorError) as failed:
             raise EtudeError(f"the learner cannot save into {directory}: {failed}") from None
+
+    def saved(self, request: Frame) -> Done:
+        return Done({"saved": float(self.learner.saved)})
+
+    def finish_save(self, request: Frame) -> None:
+        from safetensors import SafetensorError
+
+        try:
+            self.learner.finish_save()
+        except (OSError, SafetensorError) as failed:
+            raise EtudeError(f"the learner could not save its checkpoint: {failed}") from None
 
     def publish(self, request: Frame) -> None:
         self.learner.publish(self.weights, unpack(PublishRequest, request).version)

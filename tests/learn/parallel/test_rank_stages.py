@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from etude.core.cluster_settings import LearnerRanks
 from etude.core.policy import Version
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
-from etude.core.settings import OptimSettings, PretrainSettings, RunSettings
+from etude.core.settings import ExtendSettings, MtpSettings, OptimSettings, PretrainSettings, RunSettings
+from etude.learn.extend import extend, stretch
 from etude.learn.learner import Learner
+from etude.learn.mtp import train_heads
 from etude.learn.pretrain import pretrain
 from etude.learn.streams import Batch, Item, Label, Stream
 from etude.model.checkpoint.directory import load_model, named_weights, save_model
+from etude.model.checkpoint.outlines import load_outline
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.shared_memory import WeightBoard
@@ -52,7 +56,7 @@ def test_pretraining_begins_on_one_rank_and_continues_on_two(tmp_path: Path) -> 
     tokenizer.save(tmp_path / "tokenizer")
 
     def train(name: str, ranks: LearnerRanks, stop_after: int = 0) -> list[dict[str, Any]]:
-        with Run.open(tmp_path / name, {"run": {"keep_checkpoints": 9}}) as run:
+        with Run.open(tmp_path / name, {"run": {"keep_checkpoints": 9, "save_in_background": True}}) as run:
 
             class Stopping(Lines):
                 def take(self, tokens: int) -> list[np.ndarray]:
@@ -70,10 +74,43 @@ def test_pretraining_begins_on_one_rank_and_continues_on_two(tmp_path: Path) -> 
     train("two", LearnerRanks(), stop_after=1)
     continued = train("two", TWO)
     assert len(list((tmp_path / "two/checkpoints/pretrain-0000004").glob("model-*.safetensors"))) == 2
+    # Written beside step 3, by both ranks: the model of step 2.
+    for name, expected in named_weights(load_model(tmp_path / "one/checkpoints/pretrain-0000002")).items():
+        found = named_weights(load_model(tmp_path / "two/checkpoints/pretrain-0000002"))[name]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     facts = ("step", "loss", "grad_norm", "held_out_loss")
     for row, expected in zip(continued, whole, strict=True):
         for fact in facts:
             assert row.get(fact) == (pytest.approx(expected[fact], abs=1e-5) if fact in expected else None)
+
+
+def test_new_heads_and_longer_sequences_are_trained_on_two_ranks_as_on_one(tmp_path: Path) -> None:
+    """From outlines: no rank has the whole model. Losses and the fate of drafts are those of one rank."""
+    tokenizer = Tokenizer.train([TEXT], 400)
+    tokenizer.save(tmp_path / "tokenizer")
+    save_model(tmp_path / "model", Decoder(shape(tokenizer.vocab_size), seed=1))
+    common = {"steps": 2, "batch_tokens": 120, "micro_tokens": 64, "sequence": 64, "eval_every": 2, "eval_tokens": 150}
+    heads, longer = MtpSettings(**common, heads=2), ExtendSettings(**common, rope_theta=50_000.0)
+    machine = RunSettings(seed=3, threads=1)
+
+    def train(name: str, load: Callable[[Path], Decoder], ranks: LearnerRanks) -> list[dict[str, Any]]:
+        with Run.open(tmp_path / name, {}) as run:
+
+            def documents() -> tuple[Lines, Lines]:
+                return Lines(tokenizer, TEXT), Lines(tokenizer, TEXT)
+
+            last = tmp_path / "tokenizer"
+            grown = train_heads(run, load(tmp_path / "model"), *documents(), heads, machine, last, ranks)
+            extend(run, stretch(load(grown), longer, 32), *documents(), longer, machine, last, ranks=ranks)
+        return read_metrics(tmp_path / name)
+
+    one, two = train("one", load_model, LearnerRanks()), train("two", load_outline, TWO)
+    assert {row["stage"] for row in one} == {"mtp", "extend"}
+    for row, expected in zip(two, one, strict=True):
+        timed = {"tokens_per_second", "time"}
+        assert {k: v for k, v in row.items() if k not in timed and isinstance(v, float)} == pytest.approx(
+            {k: v for k, v in expected.items() if k not in timed and isinstance(v, float)}, rel=1e-4, abs=1e-5
+        )
 
 
 def test_the_learner_process_of_rl_has_two_ranks(tmp_path: Path) -> None:
@@ -99,7 +136,15 @@ def test_the_learner_process_of_rl_has_two_ranks(tmp_path: Path) -> None:
             await learner.publish(Version(0, 2))
             published = Decoder(shape(31))
             WeightBoard.attach(tmp_path / "board").load_into(published, Version(0, 2))
+            (tmp_path / "saved").mkdir()
+            await learner.begin_save(tmp_path / "saved")
+            await learner.forward_backward(batch)
+            await learner.step()  # moves the weights while both ranks write those of before
+            await learner.finish_save()
+            assert await learner.saved() and (tmp_path / "saved/tokenizer.json").is_file()
+            stored = named_weights(load_model(tmp_path / "saved"))
             for name, weight in named_weights(alone.decoder).items():
                 torch.testing.assert_close(named_weights(published)[name], weight, rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(stored[name], weight, rtol=1e-4, atol=1e-5)
 
     asyncio.run(drive())
