@@ -53,17 +53,17 @@ def trail(found: Iterable[Task], hops: int, number: int) -> Task:
             passed[path] = other.solution.text(path)
     if len(passed) < hops:
         raise EtudeError(f"no {hops} katas in packages of their own were found; ask for fewer hops")
-    path = [*passed, target]
+    stations = [*passed, target]
     shown = {
         here: f"{text.rstrip()}\n\n# {name} went to {then}\n"
-        for (here, text), then in zip(passed.items(), path[1:], strict=True)
+        for (here, text), then in zip(passed.items(), stations[1:], strict=True)
     }
     files = dict(whole.files.items()) | {f"{WORKSPACE}/{here}": text.encode() for here, text in shown.items()}
     facts = whole.facts.model_copy(update={"parameters": {**whole.facts.parameters, "trail": list(passed)}})
     kinds = {entry: whole.files.kind(entry) for entry in whole.files}
     return Task(
         f"trail-{facts.family}-{facts.split}-{facts.seed}-{hops}-{number:06d}",
-        whole.instruction.replace(target, path[0]),
+        whole.instruction.replace(target, stations[0]),
         whole.config,
         facts,
         Files(files, {entry: kind for entry, kind in kinds.items() if kind != "file"}),
