@@ -22,10 +22,7 @@ from etude.tasks.format.task import Task
 def habits_for(task: Task, seed: int, habits: Habits) -> Habits:
     """Those of one demonstration: with a hint in it, the reference first slips wherever it can."""
     hinted = random.Random(f"hint/{task.name}/{seed}").random() < habits.hint
-    # One of the two slips of an edit: what has to be shown of both is what comes below the hint.
-    again = bool(habits.again) and random.Random(f"again/{task.name}/{seed}").random() < 0.5
-    slips = replace(habits, slip=0.0, again=1.0) if again else replace(habits, slip=1.0, again=0.0)
-    return slips if hinted else replace(habits, hint=0.0)
+    return replace(habits, slip=1.0, again=float(habits.again > 0)) if hinted else replace(habits, hint=0.0)
 
 
 def with_hints(trajectory: Trajectory) -> tuple[Message, ...]:

@@ -121,12 +121,12 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
         if rng.random() < habits.slip and call.name == "edit":
             turns.append(_turn(rng, habits, f"Write {names}.", _misread(call, task, rng)))
             turns.append(Assistant("The old text was wrong.", calls=(call,)))
-        elif habits.again and rng.random() < habits.again and _fails_again(call):
-            turns += [_turn(rng, habits, f"Write {names}.", call), Assistant(calls=(call,))]
         elif number and rng.random() < habits.together:
             turns[-1] = Assistant(turns[-1].thinking, calls=(*turns[-1].calls, call))
         else:
             turns.append(_turn(rng, habits, f"Write {names}.", call))
+        if habits.again and rng.random() < habits.again and _fails_again(call):
+            turns.append(Assistant(calls=(call,)))
     if check:
         turns.append(_turn(rng, habits, "Run the tests.", *check))
     return [*turns, *verified, _turn(rng, habits, "Done.", end)]

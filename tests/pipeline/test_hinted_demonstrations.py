@@ -55,7 +55,7 @@ def test_an_edit_that_worked_before_is_told_to_go_on_and_not_to_edit_a_line() ->
     habits = habits_for(task, 0, Habits(hint=1.0, again=1.0, together=0.0, look=0.0, check=0.0, think=0.0))
     plain = reference(task, 0, Habits(slip=0.0, together=0.0, look=0.0, check=0.0, think=0.0, report=0.0, whole=0.0))
     edits = [call for turn in plain for call in turn.calls if call.name == "edit"]
-    assert habits.slip + habits.again == 1.0 and len(edits) == 1
+    assert habits.slip == habits.again == 1.0 and len(edits) == 1
     again = Assistant(calls=(edits[0],))
     text = [
         ToolResult("edit", "ok"),
