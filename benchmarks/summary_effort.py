@@ -82,6 +82,7 @@ async def measure(what: str, arm: str, run: Path, tasks: int, samples: int, seed
     model = find_model(run)
     dialect = open_dialect(model)
     setup = build_setup(harness, recipe.reward, recipe.grader, recipe.audit, dialect=dialect)
+    setup = setup.at_temperature(recipe.bench.temperature)
     found = list(islice(open_source(recipe.bench.tasks).tasks(), tasks))
     terms = Terms(effort=arm if what == "effort" else "")
     jobs = [
@@ -104,6 +105,7 @@ async def measure(what: str, arm: str, run: Path, tasks: int, samples: int, seed
             "passed": outcome.passed,
             "share": fmean(status == "passed" for status in outcome.grade.tests.values()) if outcome.grade.tests else 0,
             "tokens": outcome.trajectory.sampled_tokens,
+            "length": sum(len(segment.ids) - segment.copied for segment in outcome.trajectory.segments),
             "summaries": outcome.trajectory.summaries,
             "stop": outcome.trajectory.stop,
         }

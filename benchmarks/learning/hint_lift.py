@@ -45,6 +45,7 @@ class Place:
     plain: tuple[int, ...]
     hinted: tuple[int, ...]
     files: dict[str, str]
+    changed: bool  # an edit had worked before: a turn that edits no more is right, too
 
 
 def places(scored: Scored, kind: str) -> Iterator[Place]:
@@ -54,7 +55,8 @@ def places(scored: Scored, kind: str) -> Iterator[Place]:
             continue
         ids = scored.trajectory.segments[hint.segment].ids
         hinted = (*ids[: hint.at], *hint.inserted)
-        yield Place(tuple(ids[: hint.start]), hinted, files_at(scored, site.message))
+        before, now = files_at(scored, 0), files_at(scored, site.message)
+        yield Place(tuple(ids[: hint.start]), hinted, now, before != now)
 
 
 def files_at(scored: Scored, message: int) -> dict[str, str]:
@@ -67,13 +69,16 @@ def files_at(scored: Scored, message: int) -> dict[str, str]:
     return texts
 
 
-def fails(turn: object, files: dict[str, str], kind: str) -> bool | None:
-    """Whether a call of the turn makes that error; None of a turn that has no call which could."""
+def fails(turn: object, place: Place, kind: str) -> bool | None:
+    """Whether a call of the turn makes that error; None of a turn that has no call which could, and should."""
+    files = place.files
     calls = [call for call in turn.calls if "path" in call.arguments] if isinstance(turn, Assistant) else []
     if kind == "no_such_file":
         return any(call.arguments["path"] not in files for call in calls) if calls else None
     known = [call for call in calls if call.name == "edit" and call.arguments["path"] in files]
-    return any(call.arguments.get("old", "") not in files[call.arguments["path"]] for call in known) if known else None
+    if not known:
+        return False if place.changed and isinstance(turn, Assistant) else None
+    return any(call.arguments.get("old", "") not in files[call.arguments["path"]] for call in known)
 
 
 async def again(
@@ -81,14 +86,14 @@ async def again(
 ) -> list[bool | None]:
     sampling = Sampling(160, 1.0, stop_ids=dialect.stop_ids)
     asked = [engine.sample(Context((), ids), replace(sampling, seed=seed)) for seed in range(samples)]
-    return [fails(dialect.parse_turn(sample.ids or ()), place.files, kind) for sample in await asyncio.gather(*asked)]
+    return [fails(dialect.parse_turn(sample.ids or ()), place, kind) for sample in await asyncio.gather(*asked)]
 
 
 async def lift(
     engine: EngineClient, dialect: Dialect, scored: list[Scored], kind: str, samples: int
 ) -> dict[str, float]:
     found = [place for each in scored for place in places(each, kind)]
-    rates: dict[str, float] = {"places": len(found)}
+    rates: dict[str, float] = {"places": len(found), "changed": sum(place.changed for place in found)}
     for name in ("plain", "hinted"):
         asked = [again(engine, dialect, getattr(place, name), place, kind, samples) for place in found]
         heard = [value for values in await asyncio.gather(*asked) for value in values]
@@ -137,7 +142,9 @@ def main() -> int:
     for kind in KINDS:
         rates = found[kind]
         print(
-            f"{kind}: {rates['places']:.0f} turns, sampled again: {rates['plain']:.1%} fail without the hint, ", end=""
+            f"{kind}: {rates['places']:.0f} turns ({rates['changed']:.0f} behind an edit that worked), sampled again: "
+            f"{rates['plain']:.1%} fail without the hint, ",
+            end="",
         )
         print(f"{rates['hinted']:.1%} with it; lift {rates['lift']:.2f} (bar {BAR})")
     if options.out:

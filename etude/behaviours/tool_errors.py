@@ -25,11 +25,28 @@ Hint = Callable[[Step, "re.Match[str]", Trajectory], str]
 
 
 def _text_not_found(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:
-    """With the line of the file that was meant, where the tool found one: small models copy what stands close by."""
+    """With the line of the file that was meant, where the tool found one: small models copy what stands close by.
+
+    An edit that has worked before is a thing done: to quote a line to it would ask for one more edit of what is right.
+    """
+    if _has_worked(step, trajectory):
+        return f"{step.call.arguments.get('path', 'it')} is changed already; go on."
     lines = (found["lines"] or "").split("\n")
     # The tool shows the line before the nearest one, if there is one.
     line = lines[min(len(lines) - 1, 1 if int(found["number"] or 1) > 1 else 0)].strip()
     return f"old is: {line[:LONGEST]}" if line else f"old must be copied from {step.call.arguments.get('path', 'it')}."
+
+
+def _has_worked(step: Step, trajectory: Trajectory) -> bool:
+    """Whether an earlier edit of the same file had the same old or the same new text, and worked."""
+    given = step.call.arguments
+    earlier = [each for each in steps_of(trajectory) if each.turn < step.turn and each.call.name == step.call.name]
+    done = [each.call.arguments for each in earlier if each.result is not None and each.result.error is None]
+    return any(
+        other.get("path") == given.get("path")
+        and (other.get("old") == given.get("old") or other.get("new") == given.get("new"))
+        for other in done
+    )
 
 
 def _no_such_file(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:

@@ -182,7 +182,7 @@ class _Rollout:
     sampled: int = 0  # tokens
     earlier: int = 0  # tokens of contexts before this one, where nobody has their ids
     summaries: int = 0
-    acted: bool = False  # in this context
+    acted: int = 0  # turns in this context
     full: bool = False  # something did not fit into this context
     late: bool = False  # the last sample was ended because it took too long
     tool_seconds: float = 0.0  # that tools took, as on an idle machine; sampling and its queues are not the agent's
@@ -206,7 +206,7 @@ class _Rollout:
             if stop := self.exhausted() or self.open():
                 return stop
             turn = await self.sample()
-            self.acted = True
+            self.acted += 1
             if isinstance(turn, Malformed):
                 if self.late:  # an answer too long to wait for is overlong, whatever its tokens are
                     return "tokens"
@@ -366,8 +366,8 @@ class _Rollout:
         sampling = sum(each.sampling_seconds for each in self.sub_agents[helped:])
         self.tool_seconds += max(0.0, time.monotonic() - began - sampling) / slower
         if self.plan is not None:
-            count = self.count_tokens
-            seen = cut_results(seen, self.most - self.conversation.size - 2, count)
+            seen, whole = cut_results(seen, self.most - self.conversation.size - 2, self.count_tokens), seen
+            self.full = seen != whole
         fits = self.add(seen)
         # Whoever finished has finished, even where the last results no longer fit into the context.
         if ended:
@@ -380,9 +380,9 @@ class _Rollout:
     # Summaries
 
     def summary_due(self) -> bool:
-        if self.plan is None or not (self.acted or self.full):
-            return False
-        return self.full or self.conversation.size >= self.plan.at or self.conversation.size + 2 > self.plan.most
+        plan, size, acted = self.plan, self.conversation.size, self.acted
+        due = plan is not None and ((acted > 1 and size >= plan.at) or (acted > 0 and size + 2 > plan.most))
+        return due or (plan is not None and self.full)
 
     async def summarise(self) -> StopCause:
         """Asks for a summary in the old context and goes on from it in a new one."""
@@ -418,7 +418,7 @@ class _Rollout:
         entries, segments = self.trajectory.entries, self.trajectory.segments
         self.earlier += self.conversation.size if self.dialect is None else 0
         self.conversation.context = [0] if entries and isinstance(entries[0].message, System) else []
-        self.acted = self.full = False
+        self.acted, self.full = 0, False
         state, number = state_text(self.tools, self.tool_context), len(entries)
         for text in restart_texts(self.task, summary, state, self.summaries):
             message = User(text)

@@ -59,7 +59,9 @@ class SummaryPlan:
     request: str
     max_tokens: int  # of a summary turn, its thinking included
     most: int  # turns and results end here: what is behind it belongs to request and summary
-    at: int  # from here on a summary is asked for before the next turn
+    # From here on a summary is asked for before the next turn. Whole results of a context's first turn get a turn to be
+    # used before that: else each context would read the same again, and none come further.
+    at: int
     trained: bool
 
 
@@ -140,9 +142,11 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _cut(record: MessageRecord, most: int) -> MessageRecord:
     message = record.message
-    if not isinstance(message, ToolResult) or len(message.text) <= most:
+    if not isinstance(message, ToolResult):
         return record
-    return replace(record, message=ToolResult(message.name, shorten(message.text, most)))
+    text = shorten(message.text, most)
+    # What says how much was left out is longer than a word such as "ok".
+    return replace(record, message=ToolResult(message.name, text)) if len(text) < len(message.text) else record
 
 
 def _request_tokens(request: str, dialect: Dialect | None, tools: Sequence[ToolSchema]) -> int:

@@ -22,7 +22,7 @@ from etude.tasks.format.task import Task
 def habits_for(task: Task, seed: int, habits: Habits) -> Habits:
     """Those of one demonstration: with a hint in it, the reference first slips wherever it can."""
     hinted = random.Random(f"hint/{task.name}/{seed}").random() < habits.hint
-    return replace(habits, slip=1.0) if hinted else replace(habits, hint=0.0)
+    return replace(habits, slip=1.0, again=float(habits.again > 0)) if hinted else replace(habits, hint=0.0)
 
 
 def with_hints(trajectory: Trajectory) -> tuple[Message, ...]:

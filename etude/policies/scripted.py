@@ -39,6 +39,8 @@ class Scripted:
         said = turns_before(self.turns, context.messages)
         said += sum(isinstance(message, Assistant) for message in context.messages)
         if context.messages and is_request(context.messages[-1]):
+            if len(context.messages) > 1 and isinstance(context.messages[-2], Assistant):
+                said -= 1  # the context ended within that turn, so nobody ran it
             turn = Assistant(final=summary_words(self.turns, said))
         else:
             turn = self.turns[said] if said < len(self.turns) else Assistant(final="Done.")
@@ -66,6 +68,7 @@ class Habits:
     look: float = 0.12  # lists or searches before it reads
     together: float = 0.3  # puts calls that do not depend on each other into one turn
     slip: float = 0.08  # gets a path or the old text wrong, sees the error, and mends it
+    again: float = 0.0  # makes an edit once more that has worked, sees the error, and goes on
     whole: float = 0.03  # writes the whole file instead of editing it
     check: float = 0.1  # runs the tests before it finishes
     report: float = 0.4  # says what it did
@@ -102,7 +105,10 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     # The draw only where the habit is there: other recipes keep the demonstrations that they had.
     if len(there) > 1 and habits.one_by_one and rng.random() < habits.one_by_one:
         return _one_by_one(task, changed, rng, habits, done)
-    turns = [*_look(task, there, rng, habits), *_read(there, rng, habits)]
+    # Of `kata_trails`: each file says which one comes next, so they are read one after the other.
+    trail = task.facts.parameters.get("trail", [])
+    passed = [_turn(rng, habits, "Read the file.", Call("read", {"path": path})) for path in trail]
+    turns = [*_look(task, there, rng, habits), *passed, *_read(there, rng, habits)]
     edits = [*_moves(task), *(call for path in changed for call in _changes(task, path, rng, habits))]
     end = Call("finish", {"message": done} if rng.random() < habits.report else {})
     check = (
@@ -119,6 +125,8 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
             turns[-1] = Assistant(turns[-1].thinking, calls=(*turns[-1].calls, call))
         else:
             turns.append(_turn(rng, habits, f"Write {names}.", call))
+        if habits.again and rng.random() < habits.again and _fails_again(call):
+            turns.append(Assistant(calls=(call,)))
     if check:
         turns.append(_turn(rng, habits, "Run the tests.", *check))
     return [*turns, *verified, _turn(rng, habits, "Done.", end)]
@@ -267,6 +275,11 @@ def _misread(call: Call, task: Task, rng: random.Random) -> Call:
     old, text = call.arguments["old"], task.workspace.text(kind_of(task).moved_files(task).get(path, path))
     wrong = [old.replace("NotImplementedError", "NotImplemented()"), old.replace(" ", "  ", 1), "pass  # later"]
     return Call("edit", {**call.arguments, "old": rng.choice([one for one in wrong if one not in text])})
+
+
+def _fails_again(call: Call) -> bool:
+    """Whether an edit that worked fails when it is made once more: its old text is then gone."""
+    return call.name == "edit" and call.arguments["old"] not in call.arguments["new"]
 
 
 def _turn(rng: random.Random, habits: Habits, thought: str, *calls: Call) -> Assistant:

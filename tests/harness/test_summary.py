@@ -236,6 +236,8 @@ def test_results_share_the_room_and_short_ones_stay_whole() -> None:
     assert cut[0] == "short" and 150 < sum(len(text) // 4 for text in cut) <= 300
     assert "left out" in cut[1] and "left out" in cut[2]
     assert cut_results(records, 10_000, len) == records
+    said = [MessageRecord(ToolResult("edit", "ok"))]
+    assert cut_results(said, 0, len) == said  # what tells of a cut would be longer
 
 
 @pytest.mark.parametrize("always", [False, True])

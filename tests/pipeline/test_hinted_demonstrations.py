@@ -48,3 +48,21 @@ def test_as_many_demonstrations_slip_as_the_habit_says() -> None:
         assert its.slip == (1.0 if its.hint else 0.0)
         if its.hint:
             assert len(reference(task, 0, its)) > len(reference(task, 0, habits))
+
+
+def test_an_edit_that_worked_before_is_told_to_go_on_and_not_to_edit_a_line() -> None:
+    task = next(katas("train", 1, seed=3, levels=[1]))
+    habits = habits_for(task, 0, Habits(hint=1.0, again=1.0, together=0.0, look=0.0, check=0.0, think=0.0))
+    plain = reference(task, 0, Habits(slip=0.0, together=0.0, look=0.0, check=0.0, think=0.0, report=0.0, whole=0.0))
+    edits = [call for turn in plain for call in turn.calls if call.name == "edit"]
+    assert habits.slip == habits.again == 1.0 and len(edits) == 1
+    again = Assistant(calls=(edits[0],))
+    text = [
+        ToolResult("edit", "ok"),
+        again,
+        ToolResult("edit", f"error: old is not in a.py; {MISSED.partition(';')[2]}"),
+    ]
+    end = Assistant(calls=(Call("finish"),))
+    said = Trajectory(tools=("edit",), entries=[record(m) for m in [User("x"), again, *text, end]])
+    hint = f"Hint: {edits[0].arguments['path']} is changed already; go on."
+    assert with_hints(said) == (User("x"), again, text[0], User(hint), end)

@@ -67,7 +67,7 @@ def test_a_script_goes_on_from_its_own_summary() -> None:
     turns = [Assistant(calls=(Call(name, {"path": path}),)) for path in ("a", "b") for name in ("read", "edit")]
     turns.append(Assistant(calls=(Call("finish"),)))
     said = [summary_words(turns, number) for number in range(5)]
-    assert said == ["Left: a, b.", "Left: a, b.", "Left: b.", "Left: b.", "Left: nothing."]
+    assert said == ["Next: a.", "Next: a.", "Next: b.", "Next: b.", "Next: nothing."]
     resumed = [turns_before(turns, [User(f"Do it.\n\nSummary 1:\n{words}")]) for words in said]
     assert resumed == [0, 0, 2, 2, 4]  # what was read before is read again
     assert turns_before(turns, [User("Do it.")]) == 0
@@ -95,6 +95,30 @@ def test_a_chain_longer_than_its_context_is_solved_with_summaries_only(
     assert min(whole) > 500 and not any(one.passed for one in run(harness(500, 0)))
 
 
+def test_a_trail_is_a_sound_task_that_needs_summaries_in_half_its_length(
+    dialect: Native, sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]
+) -> None:
+    loop, host = sandboxes
+    trail = {"use": "kata_trails", "hops": 5, "levels": [1], "prompt_styles": ["terse"], "seed": 5}
+    task = next(open_source(trail).tasks(2))
+    assert loop.run_until_complete(check(task, host)).ok
+    first, *_, last = [*task.facts.parameters["trail"], task.facts.deleted[0].partition(":")[0]]
+    assert first in task.instruction and last not in task.instruction and len(task.facts.parameters["trail"]) == 5
+
+    def run(context: int, rollout: int) -> Scored:
+        setup = build_setup(harness(context, rollout), dialect=dialect)
+        policy = Scripted(reference(task, 0, PLAIN), dialect)
+        outcome = loop.run_until_complete(run_rollout(task, policy, host, setup))
+        assert isinstance(outcome, Scored)
+        return outcome
+
+    whole = run(4000, 0)
+    half = len(whole.trajectory.segments[0].ids) // 2
+    short = run(half, 4000)
+    assert whole.passed and short.passed and short.trajectory.summaries >= 2
+    assert not run(half, 0).passed
+
+
 def test_demonstrations_hold_a_conversation_for_each_context_and_both_ways_of_a_task(
     dialect: Native, sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]
 ) -> None:
@@ -112,7 +136,7 @@ def test_demonstrations_hold_a_conversation_for_each_context_and_both_ways_of_a_
     assert not any(turn.thinking for talk in low for turn in talk if isinstance(turn, Assistant))
     assert all(turn.thinking for talk in high for turn in talk if isinstance(turn, Assistant) and turn.calls)
     asks = [(talk[-2], talk[-1]) for talk in made.conversations if User(REQUEST) in talk]
-    assert asks and all(asked == User(REQUEST) and said.final.startswith("Left: ") for asked, said in asks)  # type: ignore[union-attr]
+    assert asks and all(asked == User(REQUEST) and said.final.startswith("Next: ") for asked, said in asks)  # type: ignore[union-attr]
     goes_on = [talk for talk in made.conversations if "Summary " in talk[1].text]  # type: ignore[union-attr]
     assert len(goes_on) == len(asks)
 

@@ -27,6 +27,7 @@ OF_FOLDERS: Final = ("folder", "curriculum", "supply")  # sources of task direct
 SOURCES = {
     "katas": "etude.forge.katas.task_source:Katas",
     "kata_chains": "etude.forge.katas.kata_chains:KataChains",
+    "kata_trails": "etude.forge.katas.kata_trails:KataTrails",
     "reported_katas": "etude.forge.katas.reported_katas:ReportedKatas",
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
