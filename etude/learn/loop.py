@@ -190,6 +190,7 @@ def train(
     commit()
     if last_save != learner.steps:
         save()
+        commit()
     if learner.steps == learner.total_steps:
         if evaluate is not None and not found:  # killed between the last checkpoint and here
             found = evaluate()
