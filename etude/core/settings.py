@@ -403,9 +403,8 @@ class HarnessSettings:
         {},
         "by category or family of a task: which of these tools it has, and strict: { tools = ['read'], strict = true }",
     )
-    template: dict[str, Any] = setting(
-        {}, "variables for the chat template of a loaded model, such as { enable_thinking = false }"
-    )
+    template: dict[str, Any] = setting({}, "variables for a loaded model's chat template: { enable_thinking = false }")
+    allowed_hosts: list[str] = setting([], "names that a task's own list may open to its agent; ['*'] opens all of it")
     limits: AgentLimits = setting(AgentLimits(), "what one rollout may use")
     summary: SummarySettings = setting(SummarySettings(), "going on in a new context from the model's own summary")
     effort: dict[str, float] = setting(

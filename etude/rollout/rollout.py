@@ -56,6 +56,7 @@ from etude.sandbox.base import FailureCause, Layer, Sandbox, SandboxFailure, San
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.sentinel import CAUSED_INSIDE, host_works
 from etude.tasks.environment.layers import serve_task
+from etude.tasks.environment.network import granted_network
 from etude.tasks.environment.shadow_backend import read_backend
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
@@ -103,6 +104,7 @@ class RolloutSetup:
     environments: Mapping[str, AgentEnvironment] = field(default_factory=dict)  # of some tasks: other tools
     grader: GraderSettings = field(default_factory=GraderSettings)
     sandbox: SandboxLimits = field(default_factory=SandboxLimits)
+    allowed_hosts: tuple[str, ...] = ()  # that tasks may open to their agents
     grade_cache: GradeCache | None = None  # None grades every rollout, equal ones too
     taught: tuple[Behaviour, ...] = ()  # whose hints are wanted above their turns
     watched: tuple[Behaviour, ...] = ()  # whose sites are only counted
@@ -201,6 +203,7 @@ def build_setup(
         environments=environments,
         grader=grader or GraderSettings(),
         sandbox=sandbox or SandboxLimits(),
+        allowed_hosts=tuple(harness.allowed_hosts),
     )
 
 
@@ -374,7 +377,11 @@ async def _place(
         return
     start = await kind_of(task).start(task, host)
     async with await host.start(
-        start.layers, limits=setup.sandbox, network=start.network, env=start.env, workdir=start.workdir
+        start.layers,
+        limits=setup.sandbox,
+        network=granted_network(start.network, setup.allowed_hosts),
+        env=start.env,
+        workdir=start.workdir,
     ) as sandbox:
         await serve_task(task, host, sandbox)
         yield sandbox, start

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from etude.core.settings import HarnessSettings
 from etude.forge.katas.task_source import katas
 from etude.rollout.rollout import _place, build_setup
 from etude.sandbox.base import Egress
 from etude.sandbox.hosts import open_host
-from etude.tasks.environment.network import task_network
+from etude.tasks.environment.network import granted_network, task_network
 from etude.tasks.format.config import Agent
 from etude.tasks.format.task import Task
 
@@ -45,13 +46,23 @@ def test_only_an_allow_list_opens_anything_and_only_to_names() -> None:
     assert task_network(with_network(LIST)) == Egress(("pypi.example", "*.mirror.example"))
 
 
+def test_a_task_gets_no_more_than_the_recipe_allows() -> None:
+    asked = task_network(with_network(**LIST))
+    assert granted_network(asked, []) is False  # the default: a task may be a stranger's
+    assert granted_network(asked, ["pypi.example", "other.example"]) == Egress(("pypi.example",))
+    assert granted_network(asked, ["*"]) == asked
+    assert granted_network(False, ["*"]) is False
+
+
 def test_an_agent_is_behind_the_proxy_where_its_task_has_a_list(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
+
+    setup = build_setup(HarnessSettings(allowed_hosts=["*"]))
 
     async def go() -> None:
         async with (
             await open_host("local", tmp_path) as host,
-            _place(with_network(**LIST), host, build_setup()) as (sandbox, _),
+            _place(with_network(**LIST), host, setup) as (sandbox, _),
         ):
             assert sandbox is not None
             said = (await sandbox.run(["python3", "-c", FETCH], timeout=50)).stdout
