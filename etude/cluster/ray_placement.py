@@ -398,8 +398,8 @@ class RayProgram:
 
 
 async def _answer(reference: Any, seconds: float) -> str:
-    # Not `wait_for`: in Python 3.11 that loses a cancellation which comes together with the answer, and a watch that was
-    # to end then goes on for ever.
+    # Not `wait_for`: in Python 3.11 that loses a cancellation which comes together with the answer, and a watch that
+    # was to end then goes on for ever.
     async with asyncio.timeout(max(0.1, seconds)):
         return str(await asyncio.wrap_future(reference.future()))
 
