@@ -44,7 +44,7 @@ def command(run: Path, steps: int, threads: int) -> list[str]:
         "pretrain.eval_every": 10,
         "pretrain.eval_tokens": 1024,
         "pretrain.save_every": 4,
-        "run.save_in_background": True,  # so that kills meet checkpoints under way, too
+        "run.save_in_background": "true",  # so that kills meet checkpoints under way, too
     }
     overrides = [f"{key}={value}" for key, value in settings.items()]
     return [sys.executable, "-m", "etude", "pretrain", "nano", *overrides, "--run", str(run), "--json"]

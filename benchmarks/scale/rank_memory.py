@@ -5,10 +5,10 @@ The ranks of one learner start from an outline, train two steps, save, restore a
 read for each of these phases and set back before the next one. Two things are held:
 
     the peak of the steps of each rank, against the plan's        within 15%
-    the peak of every phase, less the plan of what stays           no rank ever holds the whole model
+    the peak of every phase, above what the rank holds            no rank ever holds the whole model
 
-`--only NAME` runs one shape, `--small` the same with few weights, to try the script itself. About 7 GB of memory and
-five minutes a shape on two cores.
+`--only NAME` runs one shape, `--small` the same with few weights, to try the script itself. About 11 GB of memory and
+ten minutes a shape on two cores.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def measure(name: str, small: bool) -> dict[str, Any]:
         "measured": peaks.found,
         "seconds": peaks.seconds,
         "ratio": [round(ratio, 3) for ratio in ratios],
-        "within": all(abs(ratio - 1) <= BAR for ratio in ratios),
+        "within": all(abs(ratio - 1) <= BAR for ratio in ratios)
+        and all(peak - plan.stays < weights / 2 for found in peaks.found.values() for peak in found),
         "model": weights,
     }
 

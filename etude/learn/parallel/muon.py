@@ -201,15 +201,23 @@ class ShardedMuon:
 
 
 def _turn(matrices: Sequence[Tensor]) -> None:
-    """Replaces stacks of matrices by their orthogonal factors; those of one shape are one batch."""
-    batches: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
+    """Replaces stacks of matrices by their orthogonal factors; those of one shape are batches of a bucket's size.
+
+    All at once would need some copies of all experts of a rank.
+    """
+    alike: dict[tuple[int, ...], list[list[Tensor]]] = defaultdict(list)
     for x_BMN in matrices:
-        batches[x_BMN.shape[1:]].append(x_BMN)
-    for (_, longer), batch in batches.items():
-        # as in optim.py: an RMS of 0.2 whatever the shape
-        found = orthogonal(torch.cat([fast(x_BMN) for x_BMN in batch])).mul_(0.2 * longer**0.5)
-        for x_BMN, part_BMN in zip(batch, torch.split(found, [len(x_BMN) for x_BMN in batch]), strict=True):
-            x_BMN.copy_(part_BMN)
+        size, batches = max(1, BUCKET_NUMBERS // _product(x_BMN.shape[1:])), alike[x_BMN.shape[1:]]
+        for part_BMN in torch.split(x_BMN, size):
+            if not batches or sum(map(len, batches[-1])) + len(part_BMN) > size:
+                batches.append([])
+            batches[-1].append(part_BMN)
+    for (_, longer), batches in alike.items():
+        for batch in batches:
+            # as in optim.py: an RMS of 0.2 whatever the shape
+            found = orthogonal(torch.cat([fast(x_BMN) for x_BMN in batch])).mul_(0.2 * longer**0.5)
+            for x_BMN, part_BMN in zip(batch, torch.split(found, [len(x_BMN) for x_BMN in batch]), strict=True):
+                x_BMN.copy_(part_BMN)
 
 
 def _buckets(one: Division, members: Sequence[tuple[str, int | None]], load: list[int]) -> list[Bucket]:
