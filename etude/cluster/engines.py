@@ -58,6 +58,7 @@ class Engines:
         names = Role(ENGINE, plan.count + spares).programs()
         clients = [self._client(placement.address(name), patience=plan.start_seconds) for name in names]
         self.replicas = EngineReplicas(clients, version, plan.verb_seconds, self._wait_up)
+        self.replicas.may_lose = lambda number: number not in self.supervisors
         for number in range(plan.count, plan.count + spares):
             self.replicas.placement.remove(number)
         self.supervisors = {number: self._supervisor(number) for number in range(len(clients))}
@@ -102,8 +103,13 @@ class Engines:
 
     async def leave(self, number: int, deadline: float) -> int:
         """Takes a replica out, once its rollouts have left it; a process of this run ends. How many had not left."""
+        if number not in self.replicas.placement.in_flight:
+            return 0  # an update that it did not answer has taken it out meanwhile
+        if (watched := self.supervisors.get(number)) is not None:
+            watched.end_watch()  # one that dies while rollouts leave it is not started again
         left = await self.replicas.remove(number, deadline)
         supervisor = self.supervisors.pop(number, None)
+        self.replicas.spares.discard(number)
         if supervisor is not None:
             await supervisor.close()
             await self.placement.give_back(f"{ENGINE}-{number}")
@@ -180,7 +186,7 @@ class Engines:
                 has_pin = self.replicas.pinned == version
                 await self.replicas.restore(client, version)
                 self.placement.publish(name)
-                if number < len(self.replicas.engines):  # one that is new joins when it is there
+                if number in self.supervisors:  # one that is new joins when it is there; one may have been taken out
                     self.replicas.back(number, has_pin=has_pin)
                 (self._pinned.add if has_pin else self._pinned.discard)(number)
             except BaseException as failed:

@@ -145,7 +145,8 @@ async def connect_to(place: str, secret: SharedSecret) -> sockets.socket:
     except BaseException as error:
         if sock is not None:
             sock.close()
-        if isinstance(error, (OSError, TimeoutError)):
+        # ValueError and OverflowError: the place has no port, or its host is no name.
+        if isinstance(error, (OSError, TimeoutError, ValueError, OverflowError)):
             raise NotThere(f"nobody answers at {place} ({str(error) or 'too slow'})") from None
         raise
 

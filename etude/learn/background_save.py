@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from etude.core import durable
 from etude.core.errors import EtudeError
 
@@ -34,7 +32,7 @@ class BackgroundSave:
                 write()
                 for path in directory.rglob("*"):
                     durable.sync(path)
-            except (EtudeError, OSError, SafetensorError) as failed:
+            except Exception as failed:  # every kind: `finish` must not return as if all were written
                 self._failed = failed
 
         self._failed = None

@@ -40,6 +40,7 @@ class EngineReplicas:
     pinned: Version | None = None
     # Hears that engines joined or left: who asks them by an address of its own has to ask others from then on.
     on_change: Callable[[], Awaitable[None]] | None = None
+    may_lose: Callable[[int], bool] = lambda number: False  # an engine that `wait_up` takes out when it fails
     _next: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
@@ -219,20 +220,31 @@ class EngineReplicas:
                     await ask(engine)
                 return
             except TimeoutError:
-                said = f"engine {number} at {engine.address} did not answer within {self.deadline:g} s"
-                raise EtudeError(said) from None
+                if not self._do_without(number):
+                    said = f"engine {number} at {engine.address} did not answer within {self.deadline:g} s"
+                    raise EtudeError(said) from None
             except ConnectionLost:
                 self.spares.discard(number)  # nobody waits for a spare: it catches up when it is back
                 if number not in self.placement.in_flight:
                     return  # it was removed meanwhile
                 if self.wait_up is None:
                     raise
+            except EtudeError:
+                if not self._do_without(number):
+                    raise
+            if self.wait_up is None or number not in self.placement.in_flight:
+                return  # a spare, or one that was removed meanwhile
             # It comes back at the present version, or the run ends. Asked again then: it may have begun to start before
             # this was wanted, and only its connection may have been lost.
             await self.wait_up(number)
             if number not in self.placement.in_flight:
                 return  # another has its place
         raise EtudeError(f"the connection to engine {number} at {engine.address} was lost {TIMES} times in a row")
+
+    def _do_without(self, number: int) -> bool:
+        """Whether the run goes on without an engine that hangs or refuses: a spare, or one of somebody else."""
+        self.spares.discard(number)
+        return number not in self.placement.in_flight or self.may_lose(number)
 
 
 @dataclass

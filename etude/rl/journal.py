@@ -105,6 +105,8 @@ class Journal:
     def ready(self, number: int, slot: int, data: bytes | RolloutFile) -> None:
         """A rollout is finished: from now on it is never lost."""
         with self._transaction():
+            # One that is sampled anew, as its file was damaged, may be small enough to lie here: the file counts first.
+            self._base.execute("DELETE FROM files WHERE number = ? AND slot = ?", (number, slot))
             if isinstance(data, RolloutFile):
                 row = (number, slot, data.path, data.digest)
                 self._base.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", row)

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +155,12 @@ class Training:
             supervisor.end_watch()
         for task in (*self.watches, self.probing, *([self.making] if self.making else [])):
             task.cancel()
+        if self.saving is not None:
+            # Nobody commits it. Left to the garbage collector, its folder would be removed at any time: when the next
+            # learner is writing the same step into a folder of the same name.
+            (_, folder), self.saving = self.saving, None
+            with suppress(asyncio.CancelledError), folder:
+                raise asyncio.CancelledError
 
     async def _next_groups(self) -> list[RolloutGroup] | None:
         """The groups of the next step; None when there will be no other."""

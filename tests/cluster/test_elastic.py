@@ -193,3 +193,60 @@ def test_a_spare_takes_the_place_of_an_engine_that_is_killed(tmp_path: Path) -> 
         await at.close()
 
     asyncio.run(scene())
+
+
+def test_a_lent_engine_that_hangs_or_refuses_costs_nothing_but_itself(tmp_path: Path) -> None:
+    async def scene() -> None:
+        at = Scene(tmp_path)
+        await at.open()
+        at.lent.mkdir()
+        together = at.engines.replicas
+        together.version = SECOND
+        for failure in (TimeoutError(), EtudeError("it has another model")):
+            (at.lent / f"{failure!r}").write_text("{}")
+            await at.elastic.look()
+            (number,) = at.engines.lent
+
+            async def fails(version: Version, failure: Exception = failure) -> dict[str, Any]:
+                raise failure
+
+            together.engines[number].update = fails  # type: ignore[method-assign]
+            await together.update(SECOND)
+            assert together.present == [0] and not at.engines.lent
+            (at.lent / f"{failure!r}").unlink()
+        # One that an update is taking out when the next look finds that it does not answer.
+        (at.lent / "gone").write_text("{}")
+        await at.elastic.look()
+        GONE.add(f"file:{at.lent / 'gone'}")
+
+        async def told() -> None:
+            together.on_change = None
+            await at.elastic.look()
+
+        together.on_change = told
+        await together.update(SECOND)
+        assert together.present == [0] and not at.engines.lent
+        await at.close()
+
+    asyncio.run(scene())
+
+
+def test_an_engine_that_dies_while_it_is_taken_out_is_no_spare(tmp_path: Path) -> None:
+    async def scene() -> None:
+        at = Scene(tmp_path)
+        await at.open()
+        at.wanted = 2
+        await at.elastic.look()
+
+        async def dies() -> None:
+            at.placement.started["engine-1"].over.set()
+            for _ in range(100):
+                await asyncio.sleep(0)
+
+        at.engines.replicas.on_change = dies
+        at.wanted = 1
+        await at.elastic.look()
+        assert at.engines.own == [0] and not at.engines.replicas.spares
+        await at.close()
+
+    asyncio.run(scene())

@@ -15,7 +15,18 @@ import pytest
 from etude.core.child_process import start
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send
-from etude.core.tcp_address import FILE, Announced, NotThere, TcpAddress, accept_one, connect, listen_at, read_address
+from etude.core.tcp_address import (
+    FILE,
+    Announced,
+    NotThere,
+    SharedSecret,
+    TcpAddress,
+    accept_one,
+    connect,
+    connect_to,
+    listen_at,
+    read_address,
+)
 from etude.core.transport import Frame
 
 SECONDS = 30.0
@@ -164,3 +175,9 @@ def test_a_process_ends_when_its_lease_is_not_renewed(tmp_path: Path, how: str) 
         await child.close(0)
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("place", ["no-port", "127.0.0.1:x", "127.0.0.1:99999999999", "a..b:80", f"{'x' * 70}:80"])
+def test_a_place_that_is_none_is_like_one_where_nobody_is(place: str) -> None:
+    with pytest.raises(NotThere, match="nobody answers"):
+        asyncio.run(connect_to(place, SharedSecret(b"key", "a test")))

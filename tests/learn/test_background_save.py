@@ -15,6 +15,7 @@ from etude.core.errors import EtudeError
 from etude.core.run import Run
 from etude.core.settings import LoraSettings, OptimSettings
 from etude.learn import state
+from etude.learn.background_save import BackgroundSave
 from etude.learn.learner import Learner
 from etude.learn.loop import Draw, train
 from etude.learn.lora import adapt
@@ -99,6 +100,16 @@ def test_steps_go_on_and_the_commit_waits_for_the_disk(tmp_path: Path, monkeypat
         assert [run.step_of(path) for path in run.checkpoints("pretrain")] == [2, 4, 5]
     # Steps 3 and 4 ran while the checkpoint of step 2 was being written.
     assert seen[:4] == [[], [], [], []]
+
+
+def test_an_error_of_any_kind_is_told() -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    saving = BackgroundSave()
+    saving.start(broken, Path("nowhere"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        saving.finish()
 
 
 def test_an_error_beside_training_is_told_and_the_checkpoint_before_it_stays(

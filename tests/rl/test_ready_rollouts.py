@@ -83,3 +83,16 @@ def test_a_damaged_file_is_said_with_what_to_do(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(EtudeError, match=r"rollout 0 of group 0 waited on the disk: .*; run the same command again"):
         asyncio.run(ready.take([group]))
+
+
+def test_one_that_is_sampled_anew_takes_the_place_of_a_damaged_file(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    ready = ReadyRollouts(0, journal.files, journal.find)
+    finish(journal, ready, 0)
+    (file,) = journal.files.folder.iterdir()
+    file.write_bytes(b"")
+    journal.ready(0, 0, pack(rollout(7, 50)))
+    group = RolloutGroup(0, 0, [Slot("ready")])
+    asyncio.run(ready.take([group]))
+    assert [each.reward for each in group.rollouts] == [7.0]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,3 +84,25 @@ def test_a_version_that_does_not_come_is_told_with_its_cause() -> None:
     training.learner.cause = ""  # a board in memory has nothing to add
     with pytest.raises(EtudeError, match=r"^version 0\.1 is not there$"):
         asyncio.run(Training._swap(training))
+
+
+def test_a_checkpoint_that_is_being_written_when_the_loop_ends_is_not_committed(tmp_path: Path) -> None:
+    class Anything(SimpleNamespace):
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+    folder = ExitStack()
+    with Run.open(tmp_path / "run", {}) as run:
+        directory = folder.enter_context(run.checkpoint("rl", 2))
+        training: Any = Anything(
+            supervisors=[],
+            engines=SimpleNamespace(supervisors={}),
+            watches=[],
+            dispatcher=Anything(),
+            evaluations=Anything(),
+            probing=Anything(),
+            making=None,
+            saving=(2, folder),
+        )
+        Training.close(training)
+        assert training.saving is None and not directory.exists() and not run.checkpoints("rl")

@@ -88,6 +88,8 @@ def _writing(learner: RankLearner, directory: Path, copy: bool = False) -> Calla
     parts, counted = _parts(learner), (learner.steps, learner.skipped, learner.base)
     if copy:
         parts = {name: part._replace(rows=state.copied(part.rows)) for name, part in parts.items()}
+        # One that no other rank shares is the live one, not put together from parts.
+        adapters = {name: state.copied(adapter) for name, adapter in adapters.items()}
     return lambda: _write(learner, directory, owners, mine, adapters, parts, counted)
 
 

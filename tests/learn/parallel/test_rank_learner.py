@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.scale import layouts
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
+from etude.learn import lora
 from etude.learn.learner import Learner
 from etude.learn.parallel.launch import Ranks
 from etude.learn.parallel.layout import Layout
@@ -149,6 +152,30 @@ def test_what_ranks_publish_and_save_is_the_model(ranks: Ranks, tmp_path: Path) 
     assert not torch.equal(
         saved["model.layers.0.self_attn.q_proj.weight"], layouts.decoder("lora").model.layers[0].self_attn.q_proj.weight
     )
+
+
+def test_adapters_that_a_rank_has_whole_are_copied_before_a_save_in_the_background(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, moved, written = layouts.open_ranks(ranks, "lora", Layout(2, 2, 1)), threading.Event(), lora.save
+
+    def slow(*arguments: Any) -> None:
+        assert moved.wait(60)
+        written(*arguments)
+
+    folders = [tmp_path / "now", tmp_path / "beside"]
+    for folder in folders:
+        folder.mkdir()
+    learner.save(folders[0])
+    monkeypatch.setattr(lora, "save", slow)
+    learner.begin_save(folders[1])
+    learner.forward_backward(layouts.batch(0, "lora"))
+    learner.step()
+    moved.set()
+    learner.finish_save()
+    learner.close()
+    now, beside = (load_file(next(folder.glob("adapter/*.safetensors"))) for folder in folders)
+    assert now.keys() == beside.keys() and all(torch.equal(now[name], beside[name]) for name in now)
 
 
 def test_what_is_refused_is_refused_on_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
