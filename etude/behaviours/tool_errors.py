@@ -38,13 +38,16 @@ def _text_not_found(step: Step, found: re.Match[str], trajectory: Trajectory) ->
 
 
 def _has_worked(step: Step, trajectory: Trajectory) -> bool:
-    """Whether an earlier edit of the same file had the same old or the same new text, and worked."""
+    """Whether an earlier edit of the same file had the same old or the same new text, and worked.
+
+    Texts that were deleted have the same new text, none: that says nothing.
+    """
     given = step.call.arguments
     earlier = [each for each in steps_of(trajectory) if each.turn < step.turn and each.call.name == step.call.name]
     done = [each.call.arguments for each in earlier if each.result is not None and each.result.error is None]
     return any(
         other.get("path") == given.get("path")
-        and (other.get("old") == given.get("old") or other.get("new") == given.get("new"))
+        and (other.get("old") == given.get("old") or (given.get("new") and other.get("new") == given.get("new")))
         for other in done
     )
 

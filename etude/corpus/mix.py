@@ -64,7 +64,9 @@ class Mix:
                 self._piles.append(_Pile(name, weight, opened, bounds, sequence, seed))
         if not self._piles:
             more = "; raise corpus.held_out or add sources" if split == "held_out" else ""
-            more = f" of quality level {quality} or more; lower `quality` or corpus.quality.levels" if least else more
+            more = (
+                f" of quality level {quality} or more; lower `quality` or what corpus.quality asks" if least else more
+            )
             raise EtudeError(f"the corpus {directory} has no text in its {split} split{more}")
 
     def _weights(self, asked: Mapping[str, float] | None) -> dict[str, float]:

@@ -146,6 +146,23 @@ def test_errors_of_tools_have_classes_each_with_a_hint() -> None:
         build_behaviour({"use": "tool_errors", "classes": ["typo"]}, "here")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "done"),
+    [
+        (("x = 1", "y = 1"), ("x = 1", "y = 1"), True),
+        (("x = 1", "y = 1"), ("x = 2", "y = 1"), True),
+        (("x = 1", ""), ("x = 2", ""), False),  # two deletions have the same new text, and are not the same edit
+    ],
+)
+def test_an_edit_that_worked_is_not_asked_for_again(
+    first: tuple[str, str], second: tuple[str, str], done: bool
+) -> None:
+    missed = edit(second[1], second[0], answer="error: old is not in a.py; nearest, line 1:\nx = 3")
+    found = trajectory(edit(first[1], first[0]), missed, end())
+    (site,) = build_behaviour({"use": "tool_errors"}, "here").sites(found)
+    assert site.hint == ("a.py is changed already; go on." if done else "old is: x = 3")
+
+
 def test_a_path_that_is_not_there_is_answered_with_the_one_that_was_shown() -> None:
     rollout = trajectory(call("read", "error: adds.py: no such file or directory", path="adds.py"), end())
     rollout.entries[0] = MessageRecord(User("`add` in `calc/add.py` is wrong, not in calc/other.py."))

@@ -225,3 +225,19 @@ def test_differences_are_paired_by_task_and_by_seed() -> None:
     assert ratio_by_seed(old, new, "rate") == pytest.approx((2.0, 2.0, 2.0))
     (line,) = mean_lines({"old": old}, "curve")
     assert line.points == [(5.0, 0.375), (10.0, 0.375)]
+
+
+def test_what_a_small_context_costs_is_read_from_one_checkpoint() -> None:
+    """RL may lift a small context to where a long one was before it, and still lose as much by being small."""
+    conclude = open_study("self-summary", Path(__file__).parents[3] / "studies").study.conclude
+
+    def verdict(demonstrated: int) -> str:
+        passed = {"long": 10, "none": 0, "prompted": 0, "demonstrated": demonstrated, "trained": 10}
+        results = {}
+        for arm, count in passed.items():
+            tasks = {str(number): f"{2 * (number < count)}/2" for number in range(20)}
+            values = {"tasks": tasks, "pass_rate": count / 20, "tokens": 100.0}
+            results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
+        return conclude(results).verdict
+
+    assert verdict(9) == "confirmed" and verdict(2) == "not confirmed"
