@@ -302,6 +302,14 @@ def test_a_search_without_end_costs_a_second() -> None:
     assert ended.ru_utime - started.ru_utime < 3  # processor time, of two searches that are one
 
 
+def test_a_search_that_a_busy_machine_cut_short_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, reference = Site(0, "", "finds", "a zebra there"), [0, "zebra"]
+    with monkeypatch.context() as busy:
+        busy.setattr(compare, "SEARCH_SECONDS", 0.0)
+        assert not matches(site, [0, "ze+bra"], reference)
+    assert matches(site, [0, "ze+bra"], reference)
+
+
 @pytest.fixture(scope="module")
 def recorded_task(grounds: Any, repository_task: MakeTask) -> Task:
     hidden = (

@@ -199,15 +199,19 @@ def _finds(pattern: str | Pattern, text: str) -> bool | None:
     return _search(pattern.text, text, pattern.flags & ~int(re.DEBUG))
 
 
-@lru_cache(maxsize=256)  # a record is compared with each of the reference's, and each search starts an interpreter
 def _search(pattern: str, text: str, flags: int = 0) -> bool | None:
     """In a process of its own: pattern or text is hostile, and a search can take for ever. None: it came to no end."""
+    try:
+        return _searched(pattern, text, flags)
+    except subprocess.TimeoutExpired:  # of a busy machine, as a search has less processor time: not remembered
+        return None
+
+
+@lru_cache(maxsize=256)  # a record is compared with each of the reference's, and each search starts an interpreter
+def _searched(pattern: str, text: str, flags: int) -> bool | None:
     given = f"{flags}\0{len(pattern)}\0{pattern}{text}".encode("utf-8", "surrogatepass")
     command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH]
-    try:
-        code = subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode
-    except subprocess.TimeoutExpired:
-        return None
+    code = subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode
     return {FOUND: True, NOT_FOUND: False}.get(code)
 
 
