@@ -294,6 +294,11 @@ def test_a_record_that_holds_every_word_has_none(site: Site, reference: list[Any
     assert not matches(site, told(" ".join(f"word{number}" for number in range(2000)) + " zebra"), reference)
 
 
+def test_a_long_message_is_no_fault_where_a_test_asks_for_none() -> None:
+    site = Site(0, "", "raises", options=(("classes", ("E",)),))
+    assert matches(site, [0, ["list", ["b.E"]], "a long report " * 100], [0, ["list", ["b.E"]], "no"])
+
+
 def test_a_search_without_end_costs_a_second() -> None:
     started = resource.getrusage(resource.RUSAGE_CHILDREN)
     site = Site(0, "", "finds", "a" * 60)

@@ -118,7 +118,9 @@ def matches(site: Site, record: Record, reference: Record) -> bool:
 def holds(site: Site, record: Record, reference: Record) -> bool:
     """The same by what the test asks alone, also for the reference's own record."""
     try:
-        if site.operator in ROOMY and len(json.dumps(record)) > room(reference):
+        # The message of an exception that nothing is asked of may be as long as it likes.
+        asked = record[:2] if site.operator == "raises" and site.option("match") is None else record
+        if site.operator in ROOMY and len(json.dumps(asked)) > room(reference):
             return False
         if site.operator == "raises":
             return _raised(site, record, reference)
