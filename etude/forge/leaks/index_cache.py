@@ -89,7 +89,7 @@ def _make(store: Store, folder: Path, root: Path, skip: str, host: bool, deadlin
         made = partial / "index"
         made.mkdir()
         build_index(root, made, host=host, skip=skip, deadline=deadline)
-        if folder.exists():  # of another version of this code
+        if folder.exists() and load_index(folder) is None:  # of another version of this code
             folder.rename(partial / "old")
         with suppress(OSError):  # somebody else made the same one: theirs is as good
             made.rename(folder)

@@ -21,15 +21,22 @@ _RECORDS: Final = "*/*/lib/python3*/site-packages/*.dist-info/RECORD"  # as in /
 
 def without_digests(layer: Layer, store: Store) -> list[Layer]:
     """What lies over an environment's layer: nothing where it tells no digest."""
-    told = {file: _bare(file) for file in sorted(layer.path.glob(_RECORDS)) if _is_local(file.parent)}
+    listed = (file for file in sorted(layer.path.glob(_RECORDS)) if _lies_in(layer.path, file))
+    told = {file: _bare(file) for file in listed if _is_local(file.parent)}
     covered = {str(file.relative_to(layer.path)): text.encode() for file, text in told.items() if text}
     return [store.add_files(covered, at="/", shows=())] if covered else []
+
+
+def _lies_in(root: Path, file: Path) -> bool:
+    """Whether it is a file of the layer: what ran while the environment was made may have left a link to a file of this
+    machine, or a pipe."""
+    return file.resolve() == root.resolve() / file.relative_to(root) and file.is_file()
 
 
 def _is_local(info: Path) -> bool:
     """Whether it was installed from a folder: the repository itself."""
     try:
-        facts = json.loads((info / "direct_url.json").read_text())
+        facts = json.loads((info / "direct_url.json").read_text()) if (info / "direct_url.json").is_file() else None
     except (OSError, ValueError):
         return False
     return isinstance(facts, dict) and "dir_info" in facts
@@ -37,7 +44,10 @@ def _is_local(info: Path) -> bool:
 
 def _bare(file: Path) -> str:
     """The list without digests and sizes; nothing where it has none."""
-    rows = [row for row in csv.reader(io.StringIO(file.read_text(errors="replace"))) if row]
+    try:
+        rows = [row for row in csv.reader(io.StringIO(file.read_text(errors="replace"))) if row]
+    except csv.Error:  # no installer writes such a list
+        return "\n"
     if not any(any(row[1:]) for row in rows):
         return ""
     bare = io.StringIO()

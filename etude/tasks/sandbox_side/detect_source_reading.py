@@ -42,7 +42,11 @@ def guard(
     """From now on nothing called by code whose file name starts with `asking` can read the code of these files.
     `loaders` may, and with `signatures` so may what tells of code without giving it away."""
     hidden, frame_here, starts = frozenset(paths), sys._getframe, str.startswith
-    names, real_path, decode = frozenset(map(os.path.basename, paths)), os.path.realpath, os.fsdecode
+    names = frozenset(map(os.path.basename, paths))
+    # Kept from here on, and no function written in Python: tests can replace all of those, also in `builtins`.
+    get, is_a, stat, plain_text, plain_bytes = getattr, isinstance, os.stat, str.__str__, bytes.__getitem__
+    text_type, bytes_type, whole, failed = str, bytes, slice(None), (OSError, ValueError)
+    files = frozenset((found.st_dev, found.st_ino) for found in map(stat, filter(os.path.exists, paths)))
     standard = os.path.dirname(os.__file__) + "/"  # noqa: PTH120 - as code objects say it
     # The code itself: anybody can run code of their own under a module's name and in its namespace.
     trusted = {id(each): each for each in (*loaders, *(_telling() if signatures else ()))}
@@ -52,7 +56,7 @@ def guard(
     def code_of(holder: Any, name: str) -> Any:
         busy.add(get_ident())
         try:
-            return getattr(holder, name)
+            return get(holder, name)
         finally:
             busy.discard(get_ident())
 
@@ -93,24 +97,26 @@ def guard(
         return get_ident() != main_thread
 
     def is_hidden(path: Any) -> bool:
-        if not isinstance(path, str | bytes | os.PathLike):
-            return False
-        busy.add(get_ident())
+        if is_a(path, bytes_type):
+            path = plain_bytes(path, whole).decode(errors="surrogateescape")
+        if not is_a(path, text_type):
+            return False  # a descriptor; of an object with a path we are given the path
+        text = plain_text(path)  # of a text with methods of its own
+        # By its last name alone where it is relative, as it may be to a descriptor that nobody tells.
+        if text in hidden or (text[:1] != "/" and text.rpartition("/")[2] in names):
+            return True
         try:
-            text = decode(path)
-            # By its last name alone where it is relative, as it may be to a descriptor that nobody tells.
-            return real_path(text) in hidden or (text[:1] != "/" and text.rpartition("/")[2] in names)
-        except (ValueError, TypeError):
+            found = stat(text)
+        except failed:
             return False
-        finally:
-            busy.discard(get_ident())
+        return (found.st_dev, found.st_ino) in files
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if get_ident() in busy:
             return
         if event == "object.__getattr__":
             holder, name = args
-            if name not in _CODE or getattr(code_of(holder, name), "co_filename", "") not in hidden:
+            if name not in _CODE or get(code_of(holder, name), "co_filename", "") not in hidden:
                 return
             refused = not allowed(name, frame_here(1))
         elif event in _FILES:

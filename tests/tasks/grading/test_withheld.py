@@ -294,12 +294,25 @@ def test_a_record_that_holds_every_word_has_none(site: Site, reference: list[Any
     assert not matches(site, told(" ".join(f"word{number}" for number in range(2000)) + " zebra"), reference)
 
 
+def test_a_long_message_is_no_fault_where_a_test_asks_for_none() -> None:
+    site = Site(0, "", "raises", options=(("classes", ("E",)),))
+    assert matches(site, [0, ["list", ["b.E"]], "a long report " * 100], [0, ["list", ["b.E"]], "no"])
+
+
 def test_a_search_without_end_costs_a_second() -> None:
     started = resource.getrusage(resource.RUSAGE_CHILDREN)
     site = Site(0, "", "finds", "a" * 60)
     assert not matches(site, [0, "(a|aa)+$b"], [0, "a+"]) and not matches(site, [0, "(a|aa)+$b"], [0, "a+b"])
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert ended.ru_utime - started.ru_utime < 3  # processor time, of two searches that are one
+
+
+def test_a_search_that_a_busy_machine_cut_short_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, reference = Site(0, "", "finds", "a zebra there"), [0, "zebra"]
+    with monkeypatch.context() as busy:
+        busy.setattr(compare, "SEARCH_SECONDS", 0.0)
+        assert not matches(site, [0, "ze+bra"], reference)
+    assert matches(site, [0, "ze+bra"], reference)
 
 
 @pytest.fixture(scope="module")

@@ -204,6 +204,22 @@ def test_constants():
         told = pool.submit(read, parse).result()
     assert '100' in told and '2' in told and Mock(side_effect=read)(parse)
 """,
+    "the text, with another realpath": """import posixpath
+import shop.price
+def test_text():
+    posixpath._joinrealpath = lambda *given: ('/nowhere', True)
+    assert 'def parse' in open(shop.price.__file__).read()
+""",
+    "the text, with another isinstance": """import builtins
+import shop.price
+def test_text():
+    real, builtins.isinstance = isinstance, lambda *given: False
+    try:
+        text = open(shop.price.__file__).read()
+    finally:
+        builtins.isinstance = real
+    assert 'def parse' in text
+""",
     "no Python": "def test_(:\n",
     "never ends": "def test_wait():\n    while True:\n        pass\n",
 }
@@ -211,6 +227,7 @@ def test_constants():
 
 READING = {
     *("the text", "the bytecode", "names of locals", "code that is neither the file's nor in other words"),
+    *("the text, with another realpath", "the text, with another isinstance"),
     *("the file's code asked the same", "operations of the bytecode", "operations, read by another thread"),
 }
 
