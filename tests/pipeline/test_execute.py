@@ -32,7 +32,8 @@ def test_stages_bring_what_they_need_in_order():
 def test_every_recipe_key_is_read_by_a_stage_or_free_for_a_reason():
     read = [prefix for stage in STAGES.values() for prefix in stage.reads]
     free = {key for key in recipe.known_keys() if "." in key and not any(f"{key}.".startswith(f"{p}.") for p in read)}
-    machine = {"run.device", "run.threads", "run.keep_checkpoints"}  # where it runs, not what comes out
+    # where it runs and how it is saved, not what comes out
+    machine = {"run.device", "run.threads", "run.keep_checkpoints", "run.save_in_background"}
     machine |= {"run.dashboard", "run.sinks", "run.gpu_hour"}  # what one sees of it
     machine |= {"run.compute", *(f"run.compute.{name}" for name in ("precision", "compile", "recompute"))}
     in_use = ("engine.", "endpoint.", "harness.", "grader.", "reward.", "base.")  # how a model is used later
