@@ -27,7 +27,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,11 +38,8 @@ from etude.core.run_files import checkpoints_in, read_facts
 from etude.tasks.format.config import read
 from etude.tasks.format.task import CONFIG, task_folders
 
-SHARD = 15 << 20  # bytes of one file of weights; whoever carries them takes files under 16 MiB
-ARCHIVE = 15 << 20
 COLLECT = 14.0  # seconds at the end of a command to write OUT
 GRACE = 25.0  # seconds that a stopped command has to save
-ROLLOUTS = 120  # newest rollouts of reinforcement learning that are carried away
 TINY = Path(__file__).with_name("flagship_tiny.toml")
 # Where the shape of the recipe cannot be trained: experts without latent attention, which ran on a GPU before.
 OTHER_SHAPE = ("model.shape=qwen3_moe", "model.head_dim=64")
@@ -364,6 +360,8 @@ class Flagship:
 
     def collect(self) -> None:
         """OUT: the newest model in bfloat16, and the archive."""
+        from flagship_files import carry_model, write_archive
+
         for old in self.out.glob("model*.safetensors"):
             old.unlink()
         model = self.rl_model() or self.newest("sft", "sft") or self.base_model()
@@ -438,45 +436,6 @@ def ladder_tasks(tasks: Path) -> list[tuple[str, str]]:
 def held_out_packages(tasks: Path) -> list[str]:
     """Names of the packages whose tasks are held out, as their folders in site-packages are called."""
     return sorted({package.lower().replace("-", "_") for package, split in ladder_tasks(tasks) if split == "held_out"})
-
-
-def carry_model(model: Path, out: Path) -> None:
-    """The model in bfloat16, in files that can be carried, with its tokenizer."""
-    import torch
-
-    from etude.model.checkpoint.directory import load_model, save_model
-
-    shutil.rmtree(out, ignore_errors=True)
-    save_model(out, load_model(model, "cpu"), torch.bfloat16, SHARD)
-    for path in model.iterdir():
-        if path.name.startswith(("tokenizer", "vocab", "merges", "special", "generation", "chat")) and path.is_file():
-            shutil.copy2(path, out / path.name)
-
-
-def write_archive(work: Path, out: Path) -> None:
-    """Everything but weights and token shards; fewer rollouts where it would be too large."""
-    for most in (ROLLOUTS, ROLLOUTS // 4, 0):
-        with tarfile.open(out, "w:gz", compresslevel=6) as archive:
-            for path in sorted(carried(work, most)):
-                with contextlib.suppress(OSError):
-                    archive.add(path, arcname=str(path.relative_to(work)))
-        if out.stat().st_size < ARCHIVE:
-            return
-
-
-def carried(work: Path, rollouts: int) -> Iterator[Path]:
-    yield from work.glob("*.json")
-    yield from work.glob("logs/*.log")
-    for pattern in ("run.json", "recipe.toml", "metrics.jsonl", "log", "best.json", "demos.jsonl", "results.json"):
-        yield from work.glob(f"*/{pattern}")
-    yield from work.glob("*/rl/logs/*")
-    yield from work.glob("*/corpus/manifest.json")
-    kept = work / "carried-model"
-    yield from (path for path in kept.glob("*") if path.suffix != ".safetensors")
-    for run in work.glob("rl*"):
-        folders = sorted(path.parent for path in run.rglob("outcome.json"))
-        for folder in folders[len(folders) - rollouts :] if rollouts else []:
-            yield from (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size < 1 << 20)
 
 
 def main() -> int:

@@ -88,12 +88,17 @@ def settings(model: Path, steps: int) -> list[str]:
 
 def work(run_path: Path, model: Path, steps: int) -> int:
     """The orchestrator: what this script is when it is the victim."""
+    return orchestrate(run_path, model, None, settings(model, steps))
+
+
+def orchestrate(run_path: Path, model: Path, recipe_name: str | None, options: list[str]) -> int:
+    """Trains as `etude rl` does; its exit status."""
     from etude.core import recipe as recipes
     from etude.core.errors import EtudeError
     from etude.core.run import Run
     from etude.rl.orchestrator import train
 
-    recipe = recipes.load(None, settings(model, steps))
+    recipe = recipes.load(recipe_name, options)
     try:
         with Run.open(run_path, recipes.to_dict(recipe)) as run:
             print(json.dumps(asyncio.run(train(run, recipe, model))))

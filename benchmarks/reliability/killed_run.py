@@ -1,13 +1,12 @@
 """A training run that is to be killed: its command, its settings, its processes and what they leave; for two scripts.
 
-`kill_loop.py` and `ray_cluster.py` run it. As a program (`--work`) this is the command itself, the one that may be the
+`kill_loop.py` and `ray_cluster.py` run it. As a program this is the command itself, the one that may be the
 victim: the orchestrator of a run with real sandboxes, engines, workers and a learner.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
@@ -38,23 +37,6 @@ def settings(model: Path, steps: int, workers: int, engines: int, toy: bool) -> 
     found += [f"cluster.rollout_workers={workers}", f"cluster.engines={engines}", "cluster.restarts=8"]
     found += [f"cluster.save_tokens={SAVE_TOKENS}", "run.threads=1", "rl.eval_every=0", "rl.concurrency=12"]
     return found
-
-
-def work(run_path: Path, model: Path, options: list[str], recipe_name: str) -> int:
-    """The orchestrator: what this script is when it is the victim."""
-    from etude.core import recipe as recipes
-    from etude.core.errors import EtudeError
-    from etude.core.run import Run
-    from etude.rl.orchestrator import train
-
-    recipe = recipes.load(recipe_name or None, options)
-    try:
-        with Run.open(run_path, recipes.to_dict(recipe)) as run:
-            print(json.dumps(asyncio.run(train(run, recipe, model))))
-    except EtudeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
 
 
 class Running:
@@ -160,7 +142,7 @@ def answer(result: dict[str, Any], as_json: bool) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     run, model, recipe, *overrides = arguments
-    return work(Path(run), Path(model), overrides, recipe)
+    return rl_kill.orchestrate(Path(run), Path(model), recipe or None, overrides)
 
 
 if __name__ == "__main__":
