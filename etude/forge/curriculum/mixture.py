@@ -124,5 +124,6 @@ class Mixture:
 
 def _length(source: TaskSource) -> float:
     """How many tasks a source has: behind the last of one, the others go on."""
-    ends = isinstance(source, Folder) or (isinstance(source, Ladder) and not source.settings.again)
-    return len(source.found) if ends and isinstance(source, Folder | Ladder) else math.inf
+    if isinstance(source, Ladder) and source.settings.again:
+        return math.inf
+    return len(source.found) if isinstance(source, Folder | Ladder) else math.inf

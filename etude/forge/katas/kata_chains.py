@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pydantic import Field
 
 from etude.core.errors import EtudeError
-from etude.forge.katas.task_source import Katas, katas
+from etude.forge.katas.task_source import Katas, katas, task_numbers
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 
@@ -34,8 +34,7 @@ class KataChains:
     def tasks(self, start: int = 0) -> Iterator[Task]:
         settings = self.settings
         asked = settings.model_dump(exclude={"pieces", "count"})
-        last = settings.count if settings.count else None
-        for number in itertools.count(start) if last is None else range(start, last):
+        for number in task_numbers(settings.count, start):
             window = settings.pieces * SPARE
             starts = (number * window, FAR + 2 * number * window)
             drawn = (katas(**asked, count=window * (1 + far), start=start) for far, start in enumerate(starts))

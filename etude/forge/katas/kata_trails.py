@@ -8,13 +8,12 @@ last. Knows no policy and no grader.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 
 from pydantic import Field
 
 from etude.core.errors import EtudeError
-from etude.forge.katas.task_source import Katas, katas
+from etude.forge.katas.task_source import Katas, katas, task_numbers
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import WORKSPACE, Task
 
@@ -35,8 +34,7 @@ class KataTrails:
         settings = self.settings
         asked = settings.model_dump(exclude={"hops", "count"})
         window = (settings.hops + 1) * SPARE
-        last = settings.count if settings.count else None
-        for number in itertools.count(start) if last is None else range(start, last):
+        for number in task_numbers(settings.count, start):
             yield trail(katas(**asked, count=window, start=number * window), settings.hops, number)
 
 

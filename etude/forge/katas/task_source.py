@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +122,11 @@ def write_katas(
             written.append(target)
             bar.advance(1)
     return written
+
+
+def task_numbers(count: int, start: int) -> Iterable[int]:
+    """From `start` on, up to a source's `count`; without end where that is 0."""
+    return range(start, count) if count else itertools.count(start)
 
 
 class Katas:
