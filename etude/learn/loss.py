@@ -75,7 +75,9 @@ class Tally:
         self.entropies: list[Tensor] = [x for part in parts for x in part.entropies]  # of sampled tokens
         self.routings: list[Routing] = [x for part in parts for x in part.routings]
         self.changes: list[Tensor] = [x for part in parts for x in part.changes]  # of log-probability, by twin
-        self.distances: list[Tensor] = [x for part in parts for x in part.distances]  # of twins, by counted token
+        self.distances: list[Tensor] = [
+            x for part in parts for x in part.distances
+        ]  # of twins: their sum, and how many tokens
 
     def metrics(self) -> dict[str, float]:
         found = {f"{kind}_loss": 0.0 for kind, _ in self.losses}

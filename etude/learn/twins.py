@@ -58,13 +58,23 @@ def _shared(item: Item, target: Twin, t: Ids) -> int:
 
 def computed_tokens(item: Item) -> int:
     """What an item costs: `forward_tokens` without those that live teachers share with it."""
-    tokens = item.forward_tokens
-    for stream in item.streams if tokens else ():
+    return len(item.tokens_T) + taught_tokens(item) if item.forward_tokens else 0
+
+
+def taught_tokens(item: Item) -> int:
+    """Tokens that its teachers compute."""
+    tokens = 0
+    for stream in item.streams:
         target = stream.target
-        if isinstance(target, Twin) and target.weights == "live" and stream.counts:
+        if isinstance(target, Twin) and stream.counts:
             asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
-            tokens -= _shared(item, target, asked)
+            tokens += len(target.tokens_U) - (_shared(item, target, asked) if target.weights == "live" else 0)
     return tokens
+
+
+def room_of(item: Item) -> int:
+    """What an item takes of a micro-batch's tokens: teachers compute after the student, in as much room."""
+    return max(len(item.tokens_T), taught_tokens(item))
 
 
 @torch.no_grad()
@@ -97,8 +107,13 @@ def teachers(contexts: Sequence[Context], flat: Packed, weights: Mapping[str, De
 @torch.no_grad()
 def teacher_logprobs(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Tensor]) -> Tensor:
     """The teacher's distribution of each entry, at the item's temperature."""
-    logits = [share * decoder.logits(states_UD[c["teacher"]]) for share, decoder, states_UD in found]
-    return flat.log_softmax(torch.stack(logits).sum(0), c["row"])
+    logits_EV, *more = [
+        decoder.logits(states_UD[c["teacher"]]).mul_(share) if share != 1 else decoder.logits(states_UD[c["teacher"]])
+        for share, decoder, states_UD in found
+    ]
+    for other_EV in more:
+        logits_EV += other_EV
+    return flat.log_softmax(logits_EV, c["row"])
 
 
 @torch.no_grad()
@@ -139,7 +154,7 @@ def distances(
     logp: Tensor,
     seen: list[Tensor],
 ) -> Tensor:
-    """How far each entry is from its teacher; of a twin's entries that count, `seen` hears it before any bound.
+    """How far each entry is from its teacher; of a twin's entries that count, `seen` hears the sum before any bound.
 
     `logp` is the student's log-probability of each entry's token, or its whole distribution where that is wanted.
     """
@@ -152,7 +167,9 @@ def distances(
         far_E = own_E - teacher_EV.gather(-1, c["id"][:, None])[:, 0]
         term_E = far_E.clamp(-target.clip, target.clip) * logp
     if isinstance(target, Twin):
-        seen.append(far_E.detach()[c["weight"] != 0])
+        heard_E = c["weight"] != 0
+        # As a sum and a number: to choose the entries themselves the host would wait for the GPU.
+        seen.append(torch.stack((torch.where(heard_E, far_E.detach(), 0).sum(), heard_E.sum())))
         if "logprob" in c:
             term_E = term_E * (own_E - c["logprob"]).exp().clamp(max=target.ratio)
     return term_E
@@ -165,5 +182,5 @@ def twin_metrics(changes: Sequence[Tensor], seen: Sequence[Tensor]) -> dict[str,
         change_S = torch.cat(list(changes))
         found = {"twins": len(change_S), "twins_filtered": float((change_S >= 0).sum())}
         found["twin_change"] = float(change_S.mean())
-    counted = sum(map(len, seen))
-    return found | ({"twin_kl": float(torch.cat(list(seen)).mean())} if counted else {})
+    far, counted = torch.cat(list(seen)).view(-1, 2).sum(0).tolist() if seen else (0.0, 0.0)
+    return found | ({"twin_kl": far / counted} if counted else {})

@@ -120,8 +120,7 @@ class PackedAttend:
         elif torch.device(device).type == "cpu":
             self.groups += [(len(members), self._rows(members)) for members in self.buckets.values()]
         elif sum(lengths) / len(lengths) < LONG:
-            ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-            self.ends = ends.pin_memory().to(device, non_blocking=True)
+            self.ends = _there(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         if q_THD.device.type == "cpu":
@@ -181,26 +180,75 @@ class KeepingAttend:
 
 
 class ContinuingAttend:
-    """Causal attention of sequences, end to end, whose beginnings are elsewhere: they see those and themselves."""
+    """Causal attention of sequences, end to end, whose beginnings are elsewhere: they see those and themselves.
+
+    All of them attend in a few calls, however many they are: each call costs a GPU more than a short sequence does.
+    """
 
     latent = False
     gather: Gather | None = None
 
     def __init__(self, lengths: Sequence[int], behind: Prefixes, device: torch.device | str = "cpu") -> None:
-        self.lengths, self.behind = list(lengths), behind
-        self.seen = [
-            torch.ones(own, before + own, dtype=torch.bool, device=device).tril(before)
-            for own, (_, before) in zip(lengths, behind.places, strict=True)
+        self.behind = behind
+        seen = [before + own for own, (_, before) in zip(lengths, behind.places, strict=True)]
+        first = behind.kept[next(iter(behind.kept))][0].shape[0]  # of our own tokens, behind all that was kept
+        begins = [0, *accumulate(lengths)]
+        keys = [
+            torch.cat((torch.arange(start, start + before), torch.arange(first + begin, first + begin + own)))
+            for own, begin, (start, before) in zip(lengths, begins, behind.places, strict=False)
         ]
+        self.rows_U = _there(torch.cat(keys), device)  # of each sequence all that it may see, end to end
+        self.ends = [_there(torch.tensor([0, *accumulate(x)], dtype=torch.int32), device) for x in (lengths, seen)]
+        self.longest = max(lengths), max(seen)
+        self.groups: list[tuple[Tensor, Tensor, Tensor]] = []  # queries and keys of like sequences, and who sees what
+        like: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, own in enumerate(lengths):
+            like[own.bit_length(), seen[number].bit_length()].append(number)
+        places, count = torch.empty(begins[-1], dtype=torch.int64), 0
+        for members in like.values():
+            most, all_keys = max(lengths[m] for m in members), max(seen[m] for m in members)
+            # A row that is filled up at its end repeats a place; only queries that are no tokens see the repeated keys.
+            queries = torch.stack([begins[m] + torch.arange(most).clamp(max=lengths[m] - 1) for m in members])
+            rows = torch.stack([keys[m][torch.arange(all_keys).clamp(max=seen[m] - 1)] for m in members])
+            before = torch.tensor([seen[m] - lengths[m] for m in members])
+            sees = torch.arange(all_keys) <= (before[:, None] + torch.arange(most))[..., None]
+            for row, m in enumerate(members):
+                at = count + row * most
+                places[begins[m] : begins[m + 1]] = torch.arange(at, at + lengths[m])
+            count += queries.numel()
+            self.groups.append((_there(queries, device), _there(rows, device), _there(sees[:, None], device)))
+        self.places_T = _there(places, device)  # of our tokens in what the groups give, end to end
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        keys, values = self.behind.kept[layer]
-        outs = []
-        parts = zip(*(torch.split(x, self.lengths) for x in (q_THD, k_TKD, v_TKD)), strict=True)
-        for (q, k, v), (start, before), seen in zip(parts, self.behind.places, self.seen, strict=True):
-            there = slice(start, start + before)
-            outs.append(masked_attention(q, torch.cat((keys[there], k)), torch.cat((values[there], v)), seen))
-        return torch.cat(outs)
+        keys, values = (torch.cat(pair) for pair in zip(self.behind.kept[layer], (k_TKD, v_TKD), strict=True))
+        dims = v_TKD.shape[2]
+        values = _as_wide(values, q_THD.shape[2])
+        if q_THD.is_cuda and q_THD.dtype == torch.bfloat16 and q_THD.shape[2] <= 256:  # what the flash kernel takes
+            flash = torch.ops.aten._flash_attention_forward
+            keys, values = keys[self.rows_U], values[self.rows_U]
+            # Of fewer queries than keys it takes the queries for the last ones.
+            out: Tensor = flash(q_THD, keys, values, *self.ends, *self.longest, 0.0, True, False)[0]
+            return out[..., :dims]
+        outs = [
+            _grouped(q_THD[queries], keys[rows], values[rows], sees).flatten(0, 1)
+            for queries, rows, sees in self.groups
+        ]
+        return torch.cat(outs)[self.places_T][..., :dims]
+
+
+def _grouped(q_NTHD: Tensor, k_NUKD: Tensor, v_NUKD: Tensor, seen_N1TU: Tensor) -> Tensor:
+    """Attention of N equally long sequences; the query heads that share a key head form one matrix."""
+    count, length, heads, dims = q_NTHD.shape
+    share = heads // k_NUKD.shape[2]
+    q = q_NTHD.view(count, length, -1, share, dims).permute(0, 2, 3, 1, 4).reshape(count, -1, share * length, dims)
+    k, v = k_NUKD.transpose(1, 2), v_NUKD.transpose(1, 2)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_N1TU.repeat(1, 1, share, 1))
+    return out.view(count, -1, share, length, dims).permute(0, 3, 1, 2, 4).reshape(count, length, heads, dims)
+
+
+def _there(x: Tensor, device: torch.device | str) -> Tensor:
+    """On the device, without waiting for what it still has to do."""
+    return x.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else x
 
 
 def masked_attention(q_THD: Tensor, k_UKD: Tensor, v_UKD: Tensor, seen_TU: Tensor) -> Tensor:

@@ -316,6 +316,43 @@ def test_live_teachers_compute_only_what_their_context_changes(
     assert computed == [30, 9]
 
 
+def test_hints_add_neither_micro_batches_nor_calls_of_attention(
+    make_decoder: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU waits for launches where sequences are short, so these may not grow with the number of hints."""
+    forward, attention = Decoder.forward, torch.nn.functional.scaled_dot_product_attention
+    computed: list[bool] = []
+    attended: list[int] = []
+
+    def counted(self: Decoder, *facts: object) -> Tensor:
+        computed.append(torch.is_grad_enabled())
+        return forward(self, *facts)  # type: ignore[arg-type]
+
+    def noticed(q: Tensor, *rest: object, **settings: object) -> Tensor:
+        attended.append(len(q))
+        return attention(q, *rest, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Decoder, "forward", counted)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noticed)
+    tokens = [tokens_for(rng, length) for length in range(20, 26)]
+    turn, hint = 6, np.array([1, 2, 3])
+
+    def hinted(ids: np.ndarray) -> Stream:
+        first = len(ids) - turn
+        align, weight = np.full(len(ids), -1), np.zeros(len(ids), np.float32)
+        align[first:], weight[first:] = np.arange(first, len(ids)) + len(hint), 1.0
+        return Stream("main", weight, Twin(tokens_U=np.concatenate((ids[:first], hint, ids[first:])), align_T=align))
+
+    learner = Learner(make_decoder(1), OptimSettings(), 10, micro_tokens=sum(map(len, tokens)))
+    for hints in (1, 6):
+        computed.clear()
+        attended.clear()
+        streams = [[label(rng, ids), *([hinted(ids)] if n < hints else [])] for n, ids in enumerate(tokens)]
+        learner.forward_backward(Batch([Item(ids, asked) for ids, asked in zip(tokens, streams, strict=True)]))
+        assert computed == [True, False], "one forward of the student and one of its teacher"
+        assert attended == [hints] * learner.decoder.config.num_hidden_layers
+
+
 def test_twin_on_sampled_tokens(make_decoder: Make, rng: np.random.Generator) -> None:
     check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, support="sampled", weights="frozen"))))
 

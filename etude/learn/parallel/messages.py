@@ -66,7 +66,7 @@ class TallyShare:
     log_ratios_E: Floats
     entropies_E: Floats
     changes_S: Floats
-    distances_E: Floats
+    distances_P: Floats  # pairs, one after another
     replay_F: npt.NDArray[np.int64]  # forwards with a replay; experts asked for, moved, refused
 
     @classmethod
@@ -82,7 +82,7 @@ class TallyShare:
         tally = Tally()
         tally.losses = [(kind, torch.tensor(loss)) for kind, loss in zip(self.kinds, self.losses_L, strict=True)]
         tally.log_ratios, tally.entropies = _parts(self.log_ratios_E), _parts(self.entropies_E)
-        tally.changes, tally.distances = _parts(self.changes_S), _parts(self.distances_E)
+        tally.changes, tally.distances = _parts(self.changes_S), _parts(self.distances_P)
         if self.replay_F[0]:
             routing = Routing()
             routing.replayed, routing.moved, routing.refused = (int(x) for x in self.replay_F[1:])

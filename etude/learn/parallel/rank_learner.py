@@ -36,7 +36,7 @@ from etude.learn.parallel.rounds import RankMicroBatch, Round, score_items
 from etude.learn.parallel.shard_optimiser import ShardOptimiser
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
-from etude.learn.twins import computed_tokens
+from etude.learn.twins import computed_tokens, room_of
 from etude.model.checkpoint.directory import outline
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -82,7 +82,7 @@ class RankLearner:
         """Adds this rank's gradients; metrics of all ranks, on rank 0."""
         items = [item for item in batch.items if item.forward_tokens]
         tally = Tally()
-        for needs, mine in self._rounds(items, [computed_tokens(item) for item in items]):
+        for needs, mine in self._rounds(items, [room_of(item) for item in items]):
             chosen = [items[i] for i in mine]
             RankMicroBatch(chosen, batch.correction, self.weights, tally, needs).backward()
         shares = self.host.gather(write_frame(packed_message(TallyShare.of(tally))))
