@@ -42,6 +42,9 @@ def kept(config: ModelConfig, layer: int, compiled: bool) -> Kept:
         before += query + keys  # as the norms read them
     # Queries, keys, values, what came out, and one float32 normaliser a head, which a CPU does without.
     attention = query + keys + values + value + (2 * config.num_attention_heads if compiled else 0)
+    if compiled and config.value_dim < config.query_dim:
+        # A GPU's kernels want values as wide as keys; what came out is kept as wide, and once more without the rest.
+        attention += config.num_attention_heads * (2 * config.query_dim - config.value_dim)
     return Kept(before, attention, 2 * width + _feed_forward(config, layer, compiled))
 
 

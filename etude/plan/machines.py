@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from etude.core.errors import EtudeError
-from etude.core.recipe import hint
 
 GIB = 2**30
 
@@ -82,6 +81,8 @@ BEGIN, HOP_LINK, HOP_NETWORK = 8.4e-6, 3.4e-6, 14e-6
 
 def find_machine(name: str) -> Machine:
     if name not in MACHINES:
+        from etude.core.recipe import hint  # needs pydantic, which a machine that only measures may lack
+
         known = ", ".join(f"{machine.name} ({machine.about})" for machine in MACHINES.values())
         raise EtudeError(f"no machine is called {name!r}{hint(name, list(MACHINES))}; known: {known}")
     return MACHINES[name]

@@ -38,6 +38,8 @@ class Memory:
     collectives: int  # buffers of what is sent and received
     optimiser: int  # while weights are moved; the five above are free then
     heap: int = 0  # of a CPU: freed, and in too small pieces for what comes next
+    copy: int = 0  # of a checkpoint that is written beside training
+    host: int = 0  # the same beside a GPU: in the host's memory, so no part of the peak
 
     @property
     def stays(self) -> int:
@@ -46,13 +48,14 @@ class Memory:
     @property
     def peak(self) -> int:
         computing = self.gathered + self.activations + max(self.logits, self.backward) + self.collectives
-        return self.stays + max(computing, self.optimiser) + self.heap
+        return self.stays + max(computing, self.optimiser) + self.heap + self.copy
 
     def at_peak(self) -> dict[str, int]:
         """The parts that are there at the moment of the peak."""
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        computing = self.peak - self.stays - self.heap > self.optimiser
+        computing = self.peak - self.stays - self.heap - self.copy > self.optimiser
         gone = ("optimiser",) if computing else ("gathered", "activations", "logits", "backward", "collectives")
+        gone = (*gone, "host")
         return {name: part for name, part in parts.items() if name not in gone}
 
     def parts(self) -> dict[str, int]:
@@ -72,7 +75,7 @@ def memory(work: Workload, layout: Layout) -> Memory:
         weights=_held(config, held, work.expert_parameters, layout),
         gradients=_held(config, trained, routed, layout),
         moments=_held(config, *moments, layout),
-        averages=_held(config, trained, routed, layout) if work.average else 0,
+        averages=(work.average + work.frozen) * _held(config, trained, routed, layout),
         gathered=_gathered(work, layout),
         activations=activations,
         logits=_logits(work, tokens),
@@ -81,7 +84,11 @@ def memory(work: Workload, layout: Layout) -> Memory:
         optimiser=_optimiser(work, layout),
     )
     # Ranks that share a model give large blocks back (core/process.py), so they have no holes to speak of.
-    return found if work.gpu or layout.ranks > 1 else replace(found, heap=_heap(work, found, tokens))
+    heap = 0 if work.gpu or layout.ranks > 1 else _heap(work, found, tokens)
+    # Weights are put together and divided anew, each rank having as many to write; frozen ones are in no checkpoint.
+    average = found.averages // (work.average + work.frozen) if work.average else 0
+    copy = WEIGHT * held // layout.sharing + found.moments + average if work.background else 0
+    return replace(found, heap=heap, copy=0 if work.gpu else copy, host=copy if work.gpu else 0)
 
 
 def _held(config: ModelConfig, numbers: int, of_experts: int, layout: Layout) -> int:

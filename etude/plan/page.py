@@ -23,6 +23,8 @@ MEMORY = {
     "collectives": "buffers of collectives",
     "optimiser": "work of the optimiser",
     "heap": "freed, in pieces",
+    "copy": "copy of a checkpoint that is being written",
+    "host": "the same in the host's memory, not in the peak",
     "peak": "peak",
 }
 SHOWN = 5  # of those that are slower, and of those that do not fit, on a page

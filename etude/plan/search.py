@@ -115,6 +115,7 @@ _NAMES = {
     "backward": "are what one block needs in its backward pass",
     "collectives": "are buffers of collectives",
     "optimiser": "is work of the optimiser",
+    "copy": "is the copy of a checkpoint that is being written",
 }
 
 

@@ -85,6 +85,8 @@ def step_time(work: Workload, layout: Layout, machine: Machine) -> StepTime:
     products = tokens * ((times + again) * blocks / rate + times * head / (plain * shares.products))
     visited = tokens * (times + again) * routed / (plain * shares.grouped)
     attention = tokens * 3 * attention_flops(config, work.sequence) / (plain * shares.attention)
+    if work.gpu:  # values are as wide as keys for its kernels (model/attention.py)
+        attention *= 2 * config.query_dim / (config.query_dim + config.value_dim)
     flows = traffic(work, layout, machine, micro_batches)
     return StepTime(
         products=products,

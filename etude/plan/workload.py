@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from etude.core.errors import EtudeError
-from etude.core.recipe import Recipe
 from etude.model import size
 from etude.model.config import ModelConfig
 from etude.model.size import Projection, projections
+
+if TYPE_CHECKING:  # recipes need pydantic, which a machine that only measures may lack
+    from etude.core.recipe import Recipe
 
 STAGES = ("pretrain", "extend", "mtp", "sft", "rl")
 PRECISIONS = ("float32", "bfloat16", "fp8")
@@ -30,7 +32,9 @@ class Workload:
     recompute: bool
     matrices: Literal["muon", "adamw"]
     lora: int = 0  # rank of adapters; 0 trains everything
-    average: bool = False  # an average of the weights is kept, or frozen ones
+    average: bool = False  # an average of the weights is kept
+    frozen: bool = False  # the weights of the start are kept
+    background: bool = False  # checkpoints are written beside training, from a copy
     gpu: bool = True
 
     def __post_init__(self) -> None:
@@ -135,6 +139,8 @@ def of_recipe(recipe: Recipe, stage: str, config: ModelConfig, gpu: bool) -> Wor
         recompute=recipe.run.compute.recompute,
         matrices=settings.optim.matrices,
         lora=settings.lora.rank if hasattr(settings, "lora") else 0,
-        average=bool(settings.optim.ema) or (stage == "rl" and bool(rl.kl or rl.feedback.behaviours)),
+        average=bool(settings.optim.ema),
+        frozen=stage == "rl" and bool(rl.kl or rl.feedback.behaviours),
+        background=recipe.run.save_in_background,
         gpu=gpu,
     )

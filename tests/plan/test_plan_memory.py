@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 from etude.core.settings import ModelSettings, OptimSettings
+from etude.learn import state
+from etude.learn.learner import Learner
 from etude.learn.optim import Optimiser
 from etude.learn.parallel.layout import Layout
 from etude.model import cpu_causal_attention, packed_forward, size
@@ -114,6 +117,26 @@ def test_ranks_that_share_a_copy_hold_all_of_it_once() -> None:
     # Twice the ranks for a sequence: half the tokens on each, but keys and values of all of them in one block.
     cut = [memory.memory(work, Layout(64, 1, 64 // c, 8, c)).activations for c in (1, 2, 4)]
     assert cut[0] > 1.9 * cut[1] > 3.6 * cut[2]
+
+
+@pytest.mark.parametrize("averaged", [0.0, 0.9])
+def test_the_copy_of_a_background_save_is_what_the_learner_copies(
+    averaged: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ModelSettings(width=64, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=128)
+    config = ModelConfig.from_settings(settings, 512)
+    copied: list[int] = []
+    copy = state.copied
+    monkeypatch.setattr(state, "copied", lambda x: copied.append(x.numel() * x.element_size()) or copy(x))
+    learner = Learner(Decoder(config), OptimSettings(ema=averaged), 10, 64)
+    learner.begin_save(tmp_path)
+    learner.finish_save()
+    work = Workload(config, "pretrain", 256, 128, 64, "float32", False, "muon", average=bool(averaged), gpu=False)
+    before, now = (memory.memory(replace(work, background=background), Layout()) for background in (False, True))
+    assert now.copy == pytest.approx(sum(copied), rel=0.01)
+    assert now.peak - before.peak == now.copy > 0 == before.copy
+    beside = memory.memory(replace(work, background=True, gpu=True), Layout())
+    assert (beside.host, beside.copy) == (now.copy, 0), "of a GPU's learner it is in the host's memory"
 
 
 LOG = [
