@@ -14,7 +14,9 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from etude.core import recipe as recipes
 from etude.core.run_files import read_metrics
@@ -33,7 +35,11 @@ def play(model: Path, recipe: str, steps: int, overrides: list[str]) -> dict[str
     ]
     with tempfile.TemporaryDirectory(prefix="cost-") as folder:
         execute("rl", recipes.load(recipe, [*changes, *overrides]), Path(folder) / "run")
-        rows = [row for row in read_metrics(Path(folder) / "run") if row["stage"] == "rl"][WARM:]
+        return costs([row for row in read_metrics(Path(folder) / "run") if row["stage"] == "rl"][WARM:])
+
+
+def costs(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of the metrics of some steps: rollouts each second, and milliseconds of a core for each of them, by process."""
     seconds, rollouts = sum(row["seconds"] for row in rows), sum(row["rollouts"] for row in rows)
     found = {"rollouts": rollouts, "seconds": round(seconds, 2), "rollouts_per_second": round(rollouts / seconds, 2)}
     names = sorted({name for row in rows for name in row if name.startswith("cpu_")})
