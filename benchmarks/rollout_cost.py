@@ -46,7 +46,8 @@ def costs(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for name in names:
         spent = sum(row.get(name, 0.0) * row["seconds"] for row in rows)
         found[f"ms_{name.removeprefix('cpu_')}"] = round(1000 * spent / rollouts, 2)
-    found["ms_all"] = round(sum(value for name, value in found.items() if name.startswith("ms_")), 2)
+    # But for those of other people on the same machine.
+    found["ms_all"] = round(sum(v for name, v in found.items() if name.startswith("ms_") and name != "ms_others"), 2)
     found["turns"] = round(sum(row["turns"] for row in rows) / len(rows), 2)
     found["tokens"] = round(sum(row["sampled_tokens"] for row in rows) / rollouts, 1)
     return found
