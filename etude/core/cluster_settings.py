@@ -70,7 +70,7 @@ class ClusterSettings:
         least=0,
     )
     save_tokens: int = setting(
-        16,
+        8,
         "tokens of an answer under way after which they are saved for a resume; 0 saves finished turns only",
         least=0,
     )

@@ -2,8 +2,9 @@
 
 A request's header has a `number`, which its answer repeats, and a `verb`. A caller that is cancelled sends `cancel`
 with the number, and a connection that closes cancels all its calls. While a call is under way its side may send news,
-frames with the same number and `news` set. Errors travel as one sentence. Where strangers can reach a server, both ends
-prove first that they know a secret (`tcp_address`). Knows frames (`transport`) and asyncio; no verb and no message.
+frames with the same number and `news` set; those of several calls that come at once travel as one. Errors travel as one
+sentence. Where strangers can reach a server, both ends prove first that they know a secret (`tcp_address`). Knows
+frames (`transport`) and asyncio; no verb and no message.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import asyncio
 import contextlib
 import socket as sockets
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.core.tcp_address import FILE, Fence, NotThere, SharedSecret, connect, connect_to, welcome
@@ -38,6 +42,7 @@ class _Frames(asyncio.Protocol):
         self._buffer = bytearray()
         self.largest = largest
         self._sizes: tuple[int, int] | None = None
+        self._news: list[tuple[int, Frame]] = []  # told and not sent
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -78,6 +83,19 @@ class _Frames(asyncio.Protocol):
             raise ConnectionLost("the connection is closed")
         self.transport.write(write_frame(frame))
 
+    def tell(self, number: int, frame: Frame) -> None:
+        """News of a call. What is told before the event loop comes round again goes in one frame."""
+        if not self._news:
+            asyncio.get_running_loop().call_soon(self.send_news)
+        self._news.append((number, frame))
+
+    def send_news(self) -> None:
+        """Sends what was told and has not gone yet."""
+        news, self._news = self._news, []
+        with contextlib.suppress(ConnectionLost):
+            for frame in joined_news(news) if news else ():
+                self.send(frame)
+
     def end(self) -> None:
         """Close once everything is sent."""
         if self.transport is not None:
@@ -87,6 +105,41 @@ class _Frames(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
         self._on_end(why)
+
+
+def joined_news(news: Sequence[tuple[int, Frame]]) -> Iterator[Frame]:
+    """News of several calls as one frame, their arrays end to end; or one by one, where they are not alike."""
+    first = news[0][1]
+    alike = bool(first.arrays) and all(_kinds(frame) == _kinds(first) for _, frame in news)
+    if len(news) == 1 or not alike:
+        for number, frame in news:
+            yield Frame(frame.header | {"number": number, "news": True}, frame.arrays)
+        return
+    columns = {name: [frame.arrays[name] for _, frame in news] for name in first.arrays}
+    ends = {name: np.cumsum([len(array) for array in arrays]).tolist() for name, arrays in columns.items()}
+    header = {"numbers": [number for number, _ in news], "headers": [frame.header for _, frame in news], "ends": ends}
+    yield Frame(header, {name: np.concatenate(arrays) for name, arrays in columns.items()})
+
+
+def split_news(frame: Frame) -> list[tuple[int, Frame]]:
+    """What `joined_news` put into one frame; or that frame, which is of one call."""
+    header, arrays, found = frame.header, frame.arrays, []
+    try:
+        if "numbers" not in header:
+            return [(int(header.get("number", 0)), frame)]
+        for place, (number, own) in enumerate(zip(header["numbers"], header["headers"], strict=True)):
+            parts = {}
+            for name, ends in header["ends"].items():
+                parts[name] = arrays[name][ends[place - 1] if place else 0 : ends[place]]
+            found.append((int(number), Frame(own | {"news": True}, parts)))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as wrong:
+        raise EtudeError(f"news of several calls cannot be told apart ({wrong!r})") from None
+    return found
+
+
+def _kinds(frame: Frame) -> list[tuple[str, Any, Any]]:
+    """Of arrays that can stand end to end; those of more dimensions are like no other's."""
+    return [(name, array.dtype, None if array.ndim == 1 else id(array)) for name, array in frame.arrays.items()]
 
 
 class Caller:
@@ -160,13 +213,14 @@ class Caller:
         if fence is not None and not fence.holds():
             link.close(f"another process has taken the place of incarnation {fence.address.incarnation}")
             return
-        answer, on_news = self._waiting.get(int(frame.header.get("number", 0)), (None, None))
-        if answer is None or answer.done():
-            return  # its caller has left
-        if not frame.header.get("news"):
-            answer.set_result(frame)
-        elif on_news is not None:
-            on_news(frame)
+        for number, found in split_news(frame):
+            answer, on_news = self._waiting.get(number, (None, None))
+            if answer is None or answer.done():
+                continue  # its caller has left
+            if not found.header.get("news"):
+                answer.set_result(found)
+            elif on_news is not None:
+                on_news(found)
 
     def _on_end(self, link: _Frames, why: str) -> None:
         if link is not self._link:
@@ -253,12 +307,8 @@ class Answering:
         return link
 
     async def _answer(self, link: _Frames, number: int, frame: Frame) -> None:
-        def news(found: Frame) -> None:
-            with contextlib.suppress(ConnectionLost):
-                link.send(Frame(found.header | {"number": number, "news": True}, found.arrays))
-
         try:
-            answer = await self._handle(frame, news)
+            answer = await self._handle(frame, lambda news: link.tell(number, news))
         except ConnectionLost as gone:  # it is about to end: another one may answer at this address soon
             answer = Frame({"error": str(gone), "gone": True})
         except EtudeError as refused:
@@ -266,6 +316,7 @@ class Answering:
         except Exception as bug:  # whoever waits must hear of it
             traceback.print_exc()
             answer = Frame({"error": f"it failed with {bug!r}; its log has the traceback"})
+        link.send_news()  # which come before the answer
         with contextlib.suppress(ConnectionLost):
             try:
                 link.send(Frame(answer.header | {"number": number}, answer.arrays))

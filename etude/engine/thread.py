@@ -46,12 +46,12 @@ Listen = Callable[[Tokens], None]
 class _Reader:
     request: Request
     listen: Listen
-    every: int = 1  # tokens handed over at once, but for the last
+    every: int = 1  # tokens handed over at once; of several, the last come with the answer alone
     sent: int = 0  # tokens handed over so far
 
     def news(self) -> Tokens | None:
         sampled, sent = len(self.request.logprobs), self.sent
-        if sampled == sent or (sampled - sent < self.every and self.request.stop is None):
+        if sampled - sent < self.every or (self.request.stop is not None and self.every > 1):
             return None
         self.sent = sampled
         ids = self.request.tokens[len(self.request.prompt) + sent :]
@@ -111,8 +111,8 @@ class EngineThread:
     ) -> Request:
         """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request.
 
-        `listen` is called on the event loop with all tokens in order, `every` so many at once, the last before this
-        returns.
+        `listen` is called on the event loop with the tokens in order, before this returns: with each, or `every` so
+        many at once, and then not with the last, which the answer has.
         """
         done: asyncio.Future[Request] = self._future()
         numbers: list[int] = []

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +62,7 @@ class EngineClient:
         self.sample_deadline = sample_deadline  # seconds
         self.server = server
         self.patience = patience  # seconds that a sample waits for a server that is gone to come back
+        self._names, self._numbers = f"{os.getpid()}-{uuid.uuid4().hex[:12]}", itertools.count()
         self._frames: Caller | None = None
         self._headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._http: aiohttp.ClientSession | None = None
@@ -92,7 +95,8 @@ class EngineClient:
         if on_part is not None and every and self._caller() is not None:
             body["every"] = every
         if sampling.seconds:
-            body["id"] = name or uuid.uuid4().hex
+            # The process is in it, so that whoever looks at an engine sees whose a request is.
+            body["id"] = name or f"{self._names}-{next(self._numbers)}"
             sample = await self._sample_within(body, sampling.seconds, on_part)
         else:
             sample = await self._generate(body, on_part)
@@ -107,13 +111,18 @@ class EngineClient:
 
         One that nothing is there of never left the queue, and that is no answer at all.
         """
-        asked = asyncio.ensure_future(self._generate(body, on_part))
+        ends: list[asyncio.Task[bool]] = []
+        name = body["id"]
+        timer = asyncio.get_running_loop().call_later(
+            seconds, lambda: ends.append(asyncio.ensure_future(self.abort(name)))
+        )
         try:
-            done, _ = await asyncio.wait({asked}, timeout=seconds)
-            aborted = not done and await self.abort(body["id"])
-            sample = await asked
+            sample = await self._generate(body, on_part)
+            aborted = bool(ends) and await ends[0]
         finally:
-            asked.cancel()
+            timer.cancel()
+            for end in ends:
+                end.cancel()
         if not aborted or sample.stop != "abort":
             return sample
         if not sample.ids:

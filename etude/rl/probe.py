@@ -25,7 +25,7 @@ from etude.rl.batches import replayed
 from etude.rl.groups import Rollout, Trace
 from etude.rl.reference import Scores
 
-LENGTH = 64  # tokens of one answer: many short ones in parallel take fewer engine steps than one long one
+LENGTH = 16  # tokens of one answer: the next update waits for as many engine steps, and at 64 that was half of a step
 PROMPT = 8  # tokens
 ENOUGH = 32  # tokens of a bin whose mean is held to the bound of means
 FIRST_BIN = 128  # positions in the first bin; each further one is twice as long

@@ -14,8 +14,10 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import struct
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
 from typing import BinaryIO
 
@@ -93,13 +95,16 @@ class TurnRecord:
     def _append(self, key: str, sample: Sample, *, whole: bool, at: int = 0) -> None:
         if self._broken:
             return
-        frame = write_sample_frame(sample)
-        facts = {"key": key, "whole": whole, "at": at, "late": sample.late, "text": sample.text}
+        if whole or sample.text or sample.late or sample.experts is not None:
+            frame = write_sample_frame(sample)
+            facts = {"key": key, "whole": whole, "at": at, "late": sample.late, "text": sample.text}
+            data = write_frame(Frame(frame.header | facts, frame.arrays))
+        else:
+            data = _write_part(key, sample, at)
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab", buffering=0)
-            data = write_frame(Frame(frame.header | facts, frame.arrays))
             # A disk that is nearly full takes a part of it and says so, without an error.
             self._broken = self._file.write(data) != len(data)
         except OSError:
@@ -113,6 +118,13 @@ class TurnRecord:
         # The last frame may be half written, or the file damaged: what stands before that counts.
         with contextlib.suppress(EtudeError, KeyError, ValueError):
             while len(data) - at >= PREFIX_BYTES:
+                if data[at : at + len(_PART_MAGIC)] == _PART_MAGIC:
+                    key, sample, before, end = _read_part(data, at)
+                    if end > len(data):
+                        break
+                    self._join(key, sample, before)
+                    at = end
+                    continue
                 header, body = read_prefix(data[at : at + PREFIX_BYTES])
                 start, middle = at + PREFIX_BYTES, at + PREFIX_BYTES + header
                 if middle + body > len(data):
@@ -234,6 +246,46 @@ def _joined(first: Sample, second: Sample) -> Sample:
         versions=(*(first.versions or ()), *(second.versions or ())),
         cached_tokens=first.cached_tokens,
     )
+
+
+# A part is written every few tokens of every rollout: as a frame with a JSON header it took six times as long.
+_PART_MAGIC = b"ETP1"
+_PART = struct.Struct("<4sBIIII")  # bytes of the key, tokens before it, its own, runs of versions, cached tokens
+
+
+def _write_part(key: str, sample: Sample, at: int) -> bytes:
+    ids, logprobs, versions = sample.ids or (), sample.logprobs or (), sample.versions or ()
+    runs = [(version.lineage, version.step, len(list(run))) for version, run in groupby(versions)]
+    name = key.encode()
+    return b"".join(
+        (
+            _PART.pack(_PART_MAGIC, len(name), at, len(ids), len(runs), sample.cached_tokens),
+            name,
+            struct.pack(f"<{len(ids)}i{len(ids)}d{3 * len(runs)}i", *ids, *logprobs, *chain.from_iterable(runs)),
+        )
+    )
+
+
+def _read_part(data: bytes, start: int) -> tuple[str, Sample, int, int]:
+    """The part that begins at `start`: of which turn, what, behind how many tokens, and where it ends.
+
+    Where that lies past the data's end, it is only half there and the sample is empty.
+    """
+    if start + _PART.size > len(data):
+        return "", Sample("", "abort", ()), 0, len(data) + 1
+    _, name, at, count, runs, cached = _PART.unpack_from(data, start)
+    first = start + _PART.size + name
+    numbers = struct.Struct(f"<{count}i{count}d{3 * runs}i")
+    end = first + numbers.size
+    if end > len(data):
+        return "", Sample("", "abort", ()), 0, end
+    found = numbers.unpack_from(data, first)
+    steps = [found[2 * count + 3 * i :][:3] for i in range(runs)]
+    versions = tuple(Version(lineage, step) for lineage, step, times in steps for _ in range(times))
+    if len(versions) != count:
+        raise ValueError("tokens and versions of a part differ in number")
+    key = data[start + _PART.size : first].decode()
+    return key, Sample("", "abort", found[:count], found[count : 2 * count], versions, cached), at, end
 
 
 def _cut(sample: Sample, tokens: int) -> Sample:

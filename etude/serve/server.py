@@ -122,7 +122,7 @@ class EngineRoutes:
     async def sample(
         self, request: messages.GenerateRequest, sampling: Sampling, listen: Listen | None = None
     ) -> Sample:
-        """An answer; `listen` hears of its tokens, `request.every` so many at once."""
+        """An answer; `listen` hears of its tokens, `request.every` so many at once, while it is under way."""
         # Asked after the body has come, since that may take until the server is shutting down.
         if self.draining:
             raise web.HTTPServiceUnavailable(text="the engine is shutting down and takes no new requests")

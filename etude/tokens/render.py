@@ -96,13 +96,15 @@ def extend(rendered: Rendered, messages: Iterable[Message], tokenizer: Tokenizer
     An assistant's message fills a turn that is open and still empty. A sampled turn that was cut off is first closed
     with the `cut` token, so that no later reader takes its last call for a finished one.
     """
-    unanswered = _unanswered(rendered, tokenizer)
+    unanswered: list[str] | None = None  # read from the ids where it matters, which takes a parse of the last turn
     for message in messages:
         if isinstance(message, Assistant):
             _open_turn(rendered, tokenizer)
             append_sampled(rendered, turn_ids(message, tokenizer), tokenizer)
             unanswered = [call.name for call in message.calls]
         else:
+            if unanswered is None:
+                unanswered = _unanswered(rendered, tokenizer) if isinstance(message, ToolResult) else []
             _close_turn(rendered, tokenizer)
             ids, part = _environment_ids(message, tokenizer, unanswered)
             rendered.append(_messages(rendered), part, ids, own=False)

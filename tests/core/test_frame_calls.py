@@ -15,9 +15,9 @@ import pytest
 
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send
+from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send, joined_news, split_news
 from etude.core.tcp_address import SharedSecret
-from etude.core.transport import Frame
+from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 
 SECONDS = 20.0  # for what should take none
 
@@ -85,6 +85,28 @@ def test_a_refusal_is_one_sentence_and_news_come_before_the_answer(tmp_path: Pat
         assert heard == [0, 1, 2] and answer.header["told"] == 3
 
     played(tmp_path, scene)
+
+
+def test_news_of_several_calls_come_in_one_frame_and_each_caller_hears_its_own() -> None:
+    news = [
+        (3, Frame({"message": {"of": 3}}, {"x": np.arange(2, dtype=np.int32), "y": np.ones(1)})),
+        (9, Frame({"message": {"of": 9}}, {"x": np.arange(5, dtype=np.int32), "y": np.zeros(0)})),
+    ]
+    (joint,) = joined_news(news)
+    data = write_frame(joint)
+    header, body = read_prefix(data[:PREFIX_BYTES])
+    found = split_news(read_frame(data[PREFIX_BYTES : PREFIX_BYTES + header], data[-body:]))
+    assert [number for number, _ in found] == [3, 9]
+    for (_, sent), (_, heard) in zip(news, found, strict=True):
+        assert heard.header["message"] == sent.header["message"] and heard.header["news"]
+        assert {name: array.tolist() for name, array in heard.arrays.items()} == {
+            name: array.tolist() for name, array in sent.arrays.items()
+        }
+    other = (4, Frame({"part": 0}))
+    assert [frame.header["number"] for frame in joined_news([news[0], other])] == [3, 4]  # they are not alike
+    for broken in ({"numbers": [1]}, {"numbers": [1], "headers": [{}], "ends": {"z": [1]}}, {"numbers": 5}):
+        with pytest.raises(EtudeError, match="cannot be told apart"):
+            split_news(Frame(broken))
 
 
 def test_one_that_is_about_to_end_counts_as_gone_and_an_answer_that_cannot_be_sent_is_said(tmp_path: Path) -> None:

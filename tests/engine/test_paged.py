@@ -9,6 +9,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -18,6 +19,8 @@ import torch
 from benchmarks.reference_ops import ReferenceOps
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
+from etude.engine.cuda import runner as cuda_runner
+from etude.engine.cuda.graphs import MixedGraphs
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
 from etude.engine.inline import InlinePolicy
@@ -304,3 +307,51 @@ def test_the_decoder_still_learns_after_an_engine_joined_its_matrices(shaped: De
     hidden = shaped(torch.arange(10), torch.arange(10), PackedAttend([10]))
     shaped.logits(hidden).logsumexp(-1).sum().backward()
     assert all(p.grad is not None for name, p in shaped.named_parameters() if "self_attn" in name)
+
+
+def test_recorded_steps_with_prompts_compute_what_launched_ones_do(shaped: Decoder, finish: Callable) -> None:
+    work = [(prompt(i % 4, 5 + 9 * i % 60), Sampling(max_tokens=12, seed=i)) for i in range(14)]
+    engines = [paged(shaped), paged(shaped)]
+    engines[1].runner.mixed.failed = "as if it had"
+    recorded, launched = [[engine.submit(*pair) for pair in work] for engine in engines]
+    for engine in engines:
+        finish(engine)
+        engine.check()
+    assert engines[0].runner.mixed._recorded and not engines[1].runner.mixed._recorded
+    for ours, theirs in zip(recorded, launched, strict=True):
+        assert ours.sampled == theirs.sampled
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=2e-5)
+        if ours.experts is not None:
+            assert (ours.experts == theirs.experts).all()
+
+
+def test_steps_are_launched_where_recording_fails(
+    finish: Callable, greedy: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no capture here")
+
+    monkeypatch.setattr(MixedGraphs, "_record", refuse)
+    decoder = make("grouped")
+    engine = paged(decoder)
+    requests = [engine.submit(prompt(i, 20), Sampling(max_tokens=6, temperature=0.0)) for i in range(4)]
+    finish(engine)
+    assert [request.sampled for request in requests] == [greedy(decoder, r.prompt, 6)[0] for r in requests]
+    assert capsys.readouterr().err.count("no capture here") == 1
+
+
+def test_long_prompts_are_launched_and_not_read_again_for_every_token(
+    finish: Callable, greedy: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = make("grouped")
+    engine = paged(decoder)
+    monkeypatch.setattr(cuda_runner, "MOST_READ", engine.runner._token_bytes * 40 * 41 // 2)
+    asked = []
+    monkeypatch.setattr(engine.runner, "_launch_mixed", lambda step: asked.append(len(step.tokens)) or launch(step))
+    launch = PagedRunner._launch_mixed.__get__(engine.runner)
+    for length in (40, 41):  # in one piece each: the keys of the first are just few enough
+        engine.scheduler.settings = replace(SMALL, prefill_tokens=64)
+        request = engine.submit(prompt(length, length), Sampling(max_tokens=3, temperature=0.0))
+        finish(engine)
+        assert request.sampled == greedy(decoder, request.prompt, 3)[0]
+    assert asked == [41]

@@ -55,7 +55,7 @@ def test_the_probe_measures_mean_and_max_over_enough_tokens() -> None:
     assert len(pair.contexts) == -(-300 // LENGTH) == len(set(pair.contexts))
 
 
-@pytest.mark.parametrize("apart", [[0.0, 2e-5], [0.0] * 31 + [-2e-3], [float("nan")]])
+@pytest.mark.parametrize("apart", [[0.0, 2e-5], [0.0] * (LENGTH - 1) + [-2e-3], [float("nan")]])
 def test_past_the_bounds_the_run_stops(apart: list[float]) -> None:
     settings = RLSettings(probe_mean=1e-5 if len(apart) == 2 else 1.0)
     pair = Pair(apart, Version(0, 4))

@@ -125,7 +125,7 @@ def test_a_file_that_was_cut_off_or_damaged_counts_up_to_there(tmp_path: Path) -
         assert list(TurnRecord(path).turns) == ["one", "three"]
 
 
-@pytest.mark.parametrize("written", [0, 40, 150, -1])
+@pytest.mark.parametrize("written", [0, 15, 40, -1])
 def test_a_disk_that_is_full_for_a_moment_leaves_no_tokens_behind_others_than_their_own(
     tmp_path: Path, written: int
 ) -> None:
@@ -154,6 +154,20 @@ def test_a_disk_that_is_full_for_a_moment_leaves_no_tokens_behind_others_than_th
     again = TurnRecord(path)
     assert not again.parts and not again.turns
     assert record.parts["one"].ids == (4, 5, 6, 7)  # the rollout itself goes on
+
+
+@pytest.mark.parametrize("cut", [1, 30, 45, 60])
+def test_a_part_that_is_half_written_is_not_read_and_those_before_it_are(tmp_path: Path, cut: int) -> None:
+    record = TurnRecord(tmp_path / "a.turns")
+    versions = (Version(0, 1), Version(0, 1), Version(0, 2))
+    first = replace(made((4, 5, 6), "abort"), versions=versions, cached_tokens=3)
+    record.add_part("one", first)
+    size = record.path.stat().st_size
+    record.add_part("one", made((7, 8), "abort"))
+    record.close()
+    record.path.write_bytes(record.path.read_bytes()[:-cut])
+    assert TurnRecord(record.path).parts == {"one": first}
+    assert record.path.stat().st_size == size  # so that what is written next stands behind it
 
 
 def test_a_part_without_its_beginning_is_not_read(tmp_path: Path) -> None:

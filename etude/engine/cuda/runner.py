@@ -1,4 +1,4 @@
-"""The engine's steps on a GPU: decoding as recorded graphs, prompts beside it launched one operation at a time.
+"""The engine's steps on a GPU, as recorded graphs; with long prompts in them, launched one operation at a time.
 
 The host is not in the way: a step's tokens stay on the device, where the next one takes them from, and are read while
 that one computes. A step needs from the host only what that knows before it reads (lengths, tables, seeds).
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from etude.core.policy import Sampling
 from etude.core.settings import EngineSettings
-from etude.engine.cuda.batch import Answers, put
+from etude.engine.cuda.batch import Answers, MixedStaging, put
 from etude.engine.cuda.forward import Forward, Prompts, Step
-from etude.engine.cuda.graphs import Graphs
+from etude.engine.cuda.graphs import Graphs, MixedGraphs, Recorder, Replay
+from etude.engine.cuda.mixed_step import MixedStep, mixed_step, next_token, tables
 from etude.engine.cuda.ops import Ops, Pages, Places, Runs
 from etude.engine.cuda.pages import PagedCache
 from etude.engine.logit_rules import apply_rules
@@ -27,6 +28,7 @@ from etude.engine.scheduler import Chunk
 from etude.model.decoder import Decoder
 
 Choices = list[tuple[list[int], Choice]]  # of the rows that are sampled the general way
+MOST_READ = 4 << 30  # bytes of the cache, read so that a step can be recorded: 1 ms, half of what launching it takes
 
 
 class _Streak:
@@ -36,7 +38,7 @@ class _Streak:
         self.requests, self.steps, self.block_tokens = requests, 0, block_tokens
         self.table = tables(requests, blocks)
         self.positions = np.array([request.computed for request in requests], np.int32)
-        next_ = [_source(request) for request in requests]
+        next_ = [next_token(request) for request in requests]
         self.tokens = np.array([token for token, _ in next_], np.int32)
         self.sources = np.array([source for _, source in next_], np.int32)
         sampling, counters = _sampling(requests)
@@ -82,7 +84,12 @@ class PagedRunner:
         )
         blocks = -(-settings.max_length // settings.block_tokens)
         self.answers = Answers(settings.max_running, self.device)
-        self.graphs = Graphs(self.forward, self.answers, settings.max_running, blocks)
+        recorder = Recorder(self.answers)
+        self.graphs = Graphs(self.forward, recorder, settings.max_running, blocks)
+        most = settings.max_running + settings.prefill_tokens
+        self.mixed = MixedGraphs(self.forward, recorder, settings.max_running, blocks, most)
+        slots = self.cache.nobody + self.cache.block_tokens
+        self._token_bytes = self.cache.blocks_LPNKBD.nbytes // slots
         self._blocks = blocks
         self._streak = self._begin([])
 
@@ -138,49 +145,41 @@ class PagedRunner:
         """Decoding and prompts together. Those who decode come first, and so they do among the answers."""
         # A mixed step gives new seats, so no streak survives it.
         self._streak = self._begin([])
-        decoding = [chunk.request for chunk in chunks if chunk.count == 1]
-        prompts = [chunk for chunk in chunks if chunk.count > 1]
-        first = len(decoding)
-        tokens, sources, positions, slots, last = [], [], [], [], list(range(first))
-        for request in decoding:
-            token, source = _source(request)
-            tokens.append(token)
-            sources.append(source)
-            positions.append(request.computed)
-            slots += self.cache.slots(request, request.computed, request.computed + 1)
-        for chunk in prompts:
-            start, end = chunk.request.computed, chunk.request.computed + chunk.count
-            tokens += chunk.request.tokens[start:end]
-            sources += [-1] * chunk.count
-            positions += range(start, end)
-            slots += self.cache.slots(chunk.request, start, end)
-            if chunk.samples:
-                last.append(len(tokens) - 1)
-        fields = put((tokens, sources, positions, slots), np.int32, self.device)
-        step = Step(
-            fields[0],
-            fields[1],
-            Places(fields[2], fields[3], self.forward.angles),
-            Pages(
-                put(tables(decoding, self._blocks), np.int32, self.device),
-                put([request.computed + 1 for request in decoding], np.int32, self.device),
-            ),
-            self._prompts(prompts),
-        )
-        hidden_TD = self.forward.hidden(step, self.answers.tokens_S)
-        requests = decoding + [chunk.request for chunk in prompts if chunk.samples]
-        if not requests:
-            return [], []
-        logits_RV = self.forward.logits(hidden_TD[put(last, np.int64, self.device)])
-        sampling, counters = _sampling(requests)
-        reals = put(
-            ([s.temperature for s in sampling], uniforms([s.seed for s in sampling], counters)), np.float64, self.device
-        )
-        self.ops.pick(logits_RV, reals[0], reals[1], self.answers.tokens_S, self.answers.logprobs_S)
-        choices = self._special(logits_RV, requests)
-        for seat, request in enumerate(requests):
+        step = mixed_step(chunks, self.cache.block_tokens, self._blocks)
+        cheap = step.prompt_reads * self._token_bytes <= MOST_READ
+        recorded = self.mixed.staging(len(step.tokens)) if cheap else None
+        logits_RV = self._launch_mixed(step) if recorded is None else self._replay_mixed(step, *recorded)
+        choices = self._special(logits_RV, step.requests) if logits_RV is not None else []
+        for seat, request in enumerate(step.requests):
             request.seat = seat
-        return requests, choices
+        return step.requests, choices
+
+    def _replay_mixed(self, step: MixedStep, staging: MixedStaging, replay: Replay) -> torch.Tensor:
+        host, count, rows = staging.host(), len(step.tokens), len(step.requests)
+        host.tokens[:count], host.sources[:count], host.positions[:count] = step.tokens, step.sources, step.positions
+        host.slots[:count], host.lengths[:count], host.lines[:count] = step.slots, step.positions + 1, step.lines
+        host.table[: len(step.table)] = step.table
+        host.last[:rows] = step.last
+        host.temperatures[:rows], host.uniforms[:rows] = _drawn(step.requests)
+        staging.send(count, rows)
+        return replay()
+
+    def _launch_mixed(self, step: MixedStep) -> torch.Tensor | None:
+        """The same, one operation at a time; None where nobody samples."""
+        first = step.decoding
+        fields = put((step.tokens, step.sources, step.positions, step.slots), np.int32, self.device)
+        pages = Pages(
+            put(step.table[:first], np.int32, self.device), put(step.positions[:first] + 1, np.int32, self.device)
+        )
+        places = Places(fields[2], fields[3], self.forward.angles)
+        launched = Step(fields[0], fields[1], places, pages, self._prompts(step.prompts))
+        hidden_TD = self.forward.hidden(launched, self.answers.tokens_S)
+        if not step.requests:
+            return None
+        logits_RV = self.forward.logits(hidden_TD[put(step.last, np.int64, self.device)])
+        reals = put(_drawn(step.requests), np.float64, self.device)
+        self.ops.pick(logits_RV, reals[0], reals[1], self.answers.tokens_S, self.answers.logprobs_S)
+        return logits_RV
 
     def _prompts(self, chunks: Sequence[Chunk]) -> Prompts:
         queries = [chunk.count for chunk in chunks]
@@ -213,20 +212,6 @@ class PagedRunner:
         return _Streak(requests, self.cache.block_tokens, self._blocks)
 
 
-def tables(requests: Sequence[Request], blocks: int) -> NDArray[np.int32]:
-    """The requests' tables, a line each."""
-    out = np.zeros((len(requests), blocks), np.int32)
-    for line, request in zip(out, requests, strict=True):
-        line[: len(request.table)] = request.table
-    return out
-
-
-def _source(request: Request) -> tuple[int, int]:
-    """The next token to compute, or where the device has it."""
-    place = request.computed
-    return (request.tokens[place], -1) if place < len(request.tokens) else (0, request.seat)
-
-
 def _is_special(request: Request) -> bool:
     s = request.sampling
     return bool(request.rules is not None or s.top_logprobs or (s.temperature and (s.top_k or s.top_p < 1)))
@@ -235,3 +220,9 @@ def _is_special(request: Request) -> bool:
 def _sampling(requests: Sequence[Request]) -> tuple[list[Sampling], list[int]]:
     counters = [len(request.logprobs) + request.ahead for request in requests]
     return [request.sampling for request in requests], counters
+
+
+def _drawn(requests: Sequence[Request]) -> tuple[list[float], NDArray[np.float64]]:
+    """How each is sampled: its temperature, and the uniform number of its next token."""
+    sampling, counters = _sampling(requests)
+    return [s.temperature for s in sampling], uniforms([s.seed for s in sampling], counters)

@@ -64,7 +64,7 @@ class ServiceTimes:
     swap: float = 0.0
     start: float = 0.0  # seconds that an engine or a learner needs to start
     probe_tokens: int = 512
-    save_tokens: int = 16  # after which an answer under way is recorded
+    save_tokens: int = 8  # after which an answer under way is recorded
     cores: float = 0.0
     others: float = 0.0  # threads of other programs on those cores
     measured: str = ""  # what it was measured on
