@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from etude.cluster.local import LocalPlacement
 from etude.cluster.vllm import vllm_program
@@ -35,6 +36,12 @@ from etude.policies.engine_conformance import check_engine
 from etude.policies.vllm_client import VLLMClient
 
 FIRST = Version(0, 0)
+MOVED = ("model.layers.0.self_attn.v_proj.weight", "model.layers.1.self_attn.o_proj.weight")
+MOVED_EXPERT = tuple(
+    f"model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight"
+    for layer, expert in ((0, 1), (1, 0), (1, 5))
+    for part in ("gate", "up", "down")
+)
 START_SECONDS = 400.0  # vLLM's; 65 to 190 s were seen
 
 
@@ -63,6 +70,17 @@ def make_checkpoint(path: Path, shape: str) -> None:
     model.float().save_pretrained(path)
 
 
+def _named_by_transformers(held: dict[str, Tensor], name: str) -> Tensor:
+    """A tensor of ours in the state of a transformers model, which holds the experts of a block as one."""
+    if ".experts." not in name:
+        return held[name]
+    block, _, rest = name.partition(".experts.")
+    expert, part, _ = rest.split(".")
+    if part == "down_proj":
+        return held[f"{block}.experts.down_proj"][int(expert)]
+    return held[f"{block}.experts.gate_up_proj"][int(expert)].chunk(2)[0 if part == "gate_proj" else 1]
+
+
 class TransformersLab:
     """Publishes to a chain; transformers scores each version."""
 
@@ -86,14 +104,14 @@ class TransformersLab:
         self.version = Version(self.version.lineage, self.version.step + 1)
         held = {name: x.clone() for name, x in self.held[Version(0, self.version.step - 1)].items()}
         if moved:
-            # Two tensors that both sides name alike: only they are in the delta.
-            for name in ("model.layers.0.self_attn.v_proj.weight", "model.layers.1.self_attn.o_proj.weight"):
-                change = 0.05 * torch.randn(
-                    held[name].shape, generator=torch.Generator().manual_seed(self.version.step)
-                )
-                held[name] += change
+            draw = torch.Generator().manual_seed(self.version.step)
+            weights = named_weights(self.decoder)
+            # A few tensors: only they are in the delta.
+            for name in MOVED + (MOVED_EXPERT if self.routes else ()):
+                change = 0.05 * torch.randn(weights[name].shape, generator=draw)
+                _named_by_transformers(held, name).add_(change)
                 with torch.no_grad():
-                    named_weights(self.decoder)[name].add_(change)
+                    weights[name].add_(change)
         self.held[self.version] = held
         self.publisher.publish(self.decoder, self.version)
         return self.version

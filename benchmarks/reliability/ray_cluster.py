@@ -306,7 +306,7 @@ def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucke
         order = order or chance.sample(kinds, len(kinds))
         kind = order.pop()
         rows = len(running.rows())
-        facts: dict[str, Any] = {"victim": kind, "step": rows}
+        facts: dict[str, Any] = {"victim": kind, "step": rows, "load": round(os.getloadavg()[0], 1)}
         begin = time.monotonic()
         if kind == "head":
             pid = nodes.kill_head()
@@ -326,6 +326,7 @@ def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucke
             facts["resumed"] = True
             running = RunOnRay(run, model, overrides, recipe, temporary)
         facts["back_s"] = round(wait_back(running, wanted, pid, rows, begin), 1)
+        facts["load_then"] = round(os.getloadavg()[0], 1)
         seen.append(facts)
         print(f"kill {len(seen)}: {facts}", file=sys.stderr, flush=True)
     # The rest of the steps is of no interest: it is stopped as by Ctrl-C, and what was trained must be whole.

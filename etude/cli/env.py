@@ -1,4 +1,4 @@
-"""Commands about environments and sandboxes: `etude env install`, `etude sandbox bench`, `etude sandbox serve`."""
+"""Commands about environments and sandboxes: `etude env install`, `etude sandbox bench`, `serve` and `pods`."""
 
 from __future__ import annotations
 
@@ -152,6 +152,9 @@ def sandbox_serve(
         float, typer.Option("--lease", min=1, help="Seconds of silence after which a client's sandboxes end.")
     ] = 30.0,
     show: Annotated[list[str] | None, typer.Option("--show", help="A folder that layers may show, too.")] = None,
+    idle: Annotated[
+        float, typer.Option("--idle", min=0, help="Seconds without a client after which it ends; 0: it stays.")
+    ] = 0.0,
 ) -> None:
     """Offer this machine's sandboxes to other machines until Ctrl-C (cluster.sandbox_hosts names it there)."""
 
@@ -162,10 +165,53 @@ def sandbox_serve(
         from etude.sandbox.store.layers import default_store
         from etude.tasks.grading.grader import RUNNER
 
-        given: dict[str, Any] = {"places": places, "lease": lease, "store_bytes": int(store_gb * 2**30)}
+        given: dict[str, Any] = {"places": places, "lease": lease, "store_bytes": int(store_gb * 2**30), "idle": idle}
         given["shows"] = tuple(show or ())
         folder = store or default_store().parent / "sandbox-host"
         asyncio.run(serve_sandboxes(listen, sandbox, folder, read_token(token_file), (RUNNER,), **given))
+        return {}
+
+    answer(work, lambda _: None, False)
+
+
+@sandbox_app.command("pods")
+def sandbox_pods(
+    image: Annotated[str, typer.Argument(help="Image with this release of etude.")],
+    name: Annotated[
+        str, typer.Option("--name", help="What cluster.sandbox_hosts names, as kubernetes:NAME.")
+    ] = "etude",
+    count: Annotated[int, typer.Option("--count", min=1, help="Pods.")] = 1,
+    namespace: Annotated[str, typer.Option("--namespace", help="Else the pod's own, or default.")] = "",
+    cpus: Annotated[str, typer.Option("--cpus", help="Of each pod, as Kubernetes writes it.")] = "4",
+    memory: Annotated[str, typer.Option("--memory", help="Of each pod.")] = "8Gi",
+    places: Annotated[int, typer.Option("--places", min=0, help="Sandboxes in each; 0 goes by memory.")] = 0,
+    idle: Annotated[
+        float, typer.Option("--idle", min=60, help="Seconds without a client after which a pod ends.")
+    ] = 900.0,
+    privileged: Annotated[
+        bool, typer.Option("--privileged", help="For clusters without user namespaces for pods.")
+    ] = False,
+    pull_secret: Annotated[str, typer.Option("--pull-secret", help="Name of a secret for the image.")] = "",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the token; else the variable ETUDE_SANDBOX_TOKEN.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Only print the objects, without the token.")] = False,
+) -> None:
+    """Keep sandbox hosts as pods of a Kubernetes cluster until Ctrl-C."""
+
+    def work() -> dict[str, Any]:
+        import asyncio
+        import json
+
+        from etude.sandbox.kubernetes.manifest import Fleet, network_policy, pod
+        from etude.sandbox.kubernetes.pods import keep_pods
+        from etude.sandbox.serve import read_token
+
+        fleet = Fleet(name, image, cpus, memory, places, "local", idle, privileged, pull_secret)
+        if show:
+            print(json.dumps([pod(fleet, f"{name}-0"), network_policy(fleet)], indent=2))
+        else:
+            asyncio.run(keep_pods(namespace, fleet, count, read_token(token_file)))
         return {}
 
     answer(work, lambda _: None, False)

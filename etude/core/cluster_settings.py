@@ -51,7 +51,9 @@ class ClusterSettings:
     )
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
     sandbox_hosts: list[str] = setting(
-        [], "HOST:PORT of each machine that runs sandboxes (etude sandbox serve); empty: this machine"
+        [],
+        "HOST:PORT of each machine that runs sandboxes (etude sandbox serve), or kubernetes:NAME for the pods of etude "
+        "sandbox pods; empty: this machine",
     )
     weights: str = setting(
         "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -36,7 +36,8 @@ async def open_host(backend: str, store: Store | Path, preload: Sequence[str] = 
 
     `backend` is a name of the table, or `./mine.py:MyHost` for a class derived from `BackendHost`. `preload` names
     modules of ours for `run_apart`: loaded once, by a backend that can fork from there. `remote:HOST:PORT,...` are
-    sandbox hosts elsewhere (`etude sandbox serve`), `remote/plain:...` such without isolation.
+    sandbox hosts elsewhere (`etude sandbox serve`), `remote/plain:...` such without isolation; a host
+    `kubernetes:NAME` means all pods of that name (`etude sandbox pods`), also those that come later.
     """
     kind, _, addresses = backend.partition(":")
     if kind in ("remote", "remote/plain"):
@@ -44,9 +45,23 @@ async def open_host(backend: str, store: Store | Path, preload: Sequence[str] = 
         from etude.sandbox.remote.host import RemoteHost
 
         given = [address.strip() for address in addresses.split(",") if address.strip()]
-        return await RemoteHost.open(store, preload, addresses=given, isolated=kind == "remote")
+        fleets = [address for address in given if address.startswith("kubernetes:")]
+        hosts = [address for address in given if address not in fleets]
+        return await RemoteHost.open(
+            store, preload, addresses=hosts, isolated=kind == "remote", find=_pods_of(fleets) if fleets else None
+        )
     host: StoringHost = await _host_class(backend).open(store, preload)
     return host
+
+
+def _pods_of(fleets: Sequence[str]) -> Callable[[], Awaitable[list[str]]]:
+    """Finds the sandbox hosts that are pods of these names."""
+    from etude.sandbox.kubernetes.pods import addresses
+
+    async def find() -> list[str]:
+        return [address for fleet in fleets for address in await addresses(fleet)]
+
+    return find
 
 
 def backend_of(backend: str, sandbox_hosts: Sequence[str]) -> str:

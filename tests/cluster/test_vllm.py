@@ -26,9 +26,10 @@ def test_it_is_given_the_model_without_the_optimisers_state(tmp_path: Path) -> N
     assert (folder / "model.safetensors").read_text() == "model.safetensors"
 
 
-@pytest.mark.parametrize("config", [{"model_type": "deepseek_v3"}, {"model_type": "qwen3_moe", "num_experts": 8}])
-def test_models_that_it_computes_wrongly_on_a_cpu_are_refused(tmp_path: Path, config: dict[str, object]) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
+def test_a_model_that_it_computes_wrongly_on_a_cpu_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v3"}))
     with pytest.raises(EtudeError, match="vLLM on a CPU"):
         check_model(tmp_path, "cpu")
     check_model(tmp_path, "cuda")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 8}))
+    check_model(tmp_path, "cpu")

@@ -54,16 +54,21 @@ class ChainEngine(WeightTransferEngine[ChainPlace, WantedVersion]):  # type: ign
 
     def receive_weights(self, update_info: WantedVersion) -> None:
         weights, _ = self.source.read(Version.parse(update_info.version))
-        if self.device.type == "cpu" and not any(".experts." in name for name in weights):
-            # Each tensor's own memory is written: nothing was packed, since `register` turned oneDNN off. Experts are
-            # packed all the same, and no way to load them was right (cluster/vllm.py refuses them).
-            self.model.load_weights(weights.items())
-            return
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-        initialize_layerwise_reload(self.model)
+        # On a CPU each tensor's own memory is written, but for experts: nothing else was packed, since `register`
+        # turned oneDNN off. Elsewhere every layer is loaded as at the start and copied into the memory that it has.
+        on_cpu = self.device.type == "cpu"
+        reloaded = packed_experts(self.model) if on_cpu else [self.model]
+        for layer in reloaded:
+            if on_cpu:
+                # vLLM packs experts for its CPU kernel only where it makes that kernel, so not again at an update: the
+                # plain weights then stood where packed ones are read, 0.3 nats off. So the kernel is made again.
+                layer.quant_method.moe_kernel = None
+            initialize_layerwise_reload(layer)
         self.model.load_weights((name, tensor.to(self.device)) for name, tensor in weights.items())
-        finalize_layerwise_reload(self.model, self.model_config)
+        for layer in reloaded:
+            finalize_layerwise_reload(layer, self.model_config)
 
     def finish_weight_update(self) -> None:
         """`receive_weights` left nothing to do."""
@@ -75,6 +80,12 @@ class ChainEngine(WeightTransferEngine[ChainPlace, WantedVersion]):  # type: ign
 
     def shutdown(self) -> None:
         """The chain stays as it is."""
+
+
+def packed_experts(model: torch.nn.Module) -> list[Any]:
+    """Layers whose weights are held in the layout of a kernel for experts."""
+    methods = ((layer, getattr(layer, "quant_method", None)) for layer in model.modules())
+    return [layer for layer, method in methods if getattr(method, "moe_kernel", None) is not None]
 
 
 def register() -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,9 @@ _PLACE_SECONDS: Final = 600.0  # that a start waits for a place
 _LOOK_SECONDS: Final = 0.5  # between two looks whether there is one
 _FIRST_CHECK: Final = 30.0  # seconds until a cordoned machine is tried again; twice as long after each failure
 _LAST_CHECK: Final = 3600.0
+_FOLLOW_SECONDS: Final = 10.0  # between two looks at which machines there are
+
+FindMachines = Callable[[], Awaitable[Sequence[str]]]  # addresses of machines that come and go
 
 
 class RemoteHost(BackendHost[RemoteSandbox]):
@@ -40,8 +43,10 @@ class RemoteHost(BackendHost[RemoteSandbox]):
     def __init__(self, store: Store, machines: Sequence[Machine], place_seconds: float = _PLACE_SECONDS) -> None:
         super().__init__(store)
         self.machines = tuple(machines)
+        self._token = ""
         self._place_seconds = place_seconds
         self._tasks: list[asyncio.Task[None]] = []
+        self._keeping: dict[Machine, asyncio.Task[None]] = {}
         self._checks: dict[str, asyncio.Task[bool]] = {}  # sentinels under way, by address
         self._prefetched: set[str] = set()
         self._more = asyncio.Event()  # a place may have become free
@@ -56,17 +61,21 @@ class RemoteHost(BackendHost[RemoteSandbox]):
         token: str = "",
         isolated: bool = True,
         place_seconds: float = _PLACE_SECONDS,
+        find: FindMachines | None = None,
     ) -> RemoteHost:
         """Reaches all machines; at least one must answer, the others are tried again until they do.
 
+        `find` names further ones, and is asked again and again: machines join and leave as it says.
         `preload` is what the servers should have loaded: where one has not, programs are started anew there and
         everywhere. With `isolated`, machines with the plain backend are refused.
         """
         token = token or os.environ.get(TOKEN, "")
         if not token:
             raise EtudeError(f"sandbox hosts ask for a token: set {TOKEN} to the one that they were started with")
-        if not addresses:
-            raise EtudeError("give at least one sandbox host, as HOST:PORT")
+        found_now = [] if find is None else await find()
+        if not addresses and not found_now:
+            raise EtudeError("give at least one sandbox host, as HOST:PORT" if find is None else "no pod is ready yet")
+        given, addresses = tuple(addresses), [*addresses, *found_now]
         store = store if isinstance(store, Store) else Store(store)
         host = cls(store, [Machine(address, token, store) for address in dict.fromkeys(addresses)], place_seconds)
         found = await asyncio.gather(*(machine.open() for machine in host.machines), return_exceptions=True)
@@ -80,8 +89,43 @@ class RemoteHost(BackendHost[RemoteSandbox]):
         except BaseException:
             await host.close()
             raise
-        host._tasks = [asyncio.ensure_future(machine.keep()) for machine in host.machines]
+        host._token = token
+        host._keeping = {machine: asyncio.ensure_future(machine.keep()) for machine in host.machines}
+        if find is not None:
+            host._tasks.append(asyncio.ensure_future(host._follow(find, given)))
         return host
+
+    async def _follow(self, find: FindMachines, stay: Sequence[str]) -> None:
+        """Machines join and leave as `find` says. One that is not told of but answers stays: its sandboxes do."""
+        while True:
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            try:
+                wanted = {*stay, *await find()}
+            except EtudeError as error:
+                print(f"sandbox hosts are as before: {error}", file=sys.stderr, flush=True)
+                continue
+            for machine in [each for each in self.machines if each.address not in wanted and each.down]:
+                await self._leave(machine)
+            for address in sorted(wanted - {each.address for each in self.machines}):
+                await self._join(Machine(address, self._token, self.store))
+
+    async def _join(self, machine: Machine) -> None:
+        with contextlib.suppress(EtudeError):  # it is reached for again as one that was there from the start
+            await machine.open()
+        backend = machine.facts and machine.facts.capabilities.backend
+        if backend is not None and backend != self.capabilities.backend:
+            machine.cordoned = f"it has {backend} sandboxes, and the others do not"
+        self.machines = (*self.machines, machine)
+        self._keeping[machine] = asyncio.ensure_future(machine.keep())
+        self._more.set()
+
+    async def _leave(self, machine: Machine) -> None:
+        self.machines = tuple(each for each in self.machines if each is not machine)
+        self._keeping.pop(machine).cancel()
+        failure = SandboxFailure("host", f"the sandbox host {machine.address} is gone for good: {machine.down}")
+        for sandbox in [each for each in self._sandboxes if each.machine == machine.address]:
+            sandbox.fail(failure)
+        await machine.close()
 
     def _check_machines(self, isolated: bool) -> None:
         up = [machine for machine in self.machines if machine.facts is not None]
@@ -254,9 +298,10 @@ class RemoteHost(BackendHost[RemoteSandbox]):
                 print(f"sandbox host {machine.address} works again", file=sys.stderr, flush=True)
 
     async def close(self) -> None:
-        for task in list(self._tasks):
+        tasks = [*self._tasks, *self._keeping.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in self.machines))
 
 

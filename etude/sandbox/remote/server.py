@@ -95,6 +95,7 @@ class ServerSettings:
     lease: float = 30.0  # seconds
     shows: tuple[str, ...] = ()  # folders that layers may show beside the system's and the interpreter's
     store_bytes: int = 50 << 30  # of layers and snapshots that are kept
+    idle: float = 0.0  # seconds without a client after which the server ends; 0: it stays
 
 
 class SandboxServer:
@@ -162,8 +163,8 @@ class SandboxServer:
             return messages.error_frame(error)
 
     async def keep(self) -> None:
-        """Ends sessions whose lease is over, and keeps the store within its bounds; until cancelled."""
-        waited = 0.0
+        """Ends sessions whose lease is over, and keeps the store within its bounds; until nobody needs it."""
+        waited = idle = 0.0
         pause = self.settings.lease / _TICKS
         while True:
             await asyncio.sleep(pause)
@@ -172,6 +173,9 @@ class SandboxServer:
                 session.ticks += 1
                 if session.ticks > _TICKS:
                     await self._end(name)
+            idle = 0.0 if self.sessions else idle + pause
+            if self.settings.idle and idle >= self.settings.idle:
+                return
             waited += pause
             if waited > _PRUNE_SECONDS:
                 waited = 0.0

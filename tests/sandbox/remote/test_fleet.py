@@ -335,7 +335,7 @@ def test_a_machine_that_ended_our_session_or_does_not_answer_is_reached_again(
             served(tmp_path, "a", lease=0.08) as (server, address),
             await RemoteHost.open(tmp_path / "c", addresses=[address], token=TOKEN) as host,
         ):
-            machine, keeping = host.machines[0], host._tasks[0]
+            machine, keeping = host.machines[0], host._keeping[host.machines[0]]
             sandbox = await host.start([host.store.add_files({"x": b"1"})])
             cut = SandboxFailure("host", "no answer")
             failing, opened, real = [cut], list[int](), machine.beat
