@@ -1,7 +1,7 @@
 """Recipes `repo-0.6b` and `repo-4b` on one GPU with random weights: do they fit, and what does a step cost?
 
     python benchmarks/doors/h200_repo_recipes.py --seconds 120 rl.groups=4
-    python benchmarks/doors/h200_repo_recipes.py --tiny --steps 1 --tokens 16       # on a CPU, with models of two blocks
+    python benchmarks/doors/h200_repo_recipes.py --tiny --steps 1 --tokens 16      # on a CPU, with models of two blocks
 
 Nothing is downloaded. Weights of the shapes of Qwen3 0.6B and 4B are drawn on the spot, with a byte-level tokenizer of
 their 151,643 entries and Qwen3's chat template; katas stand in for tasks of repositories, and a coin for the reward, as
