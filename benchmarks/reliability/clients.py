@@ -30,7 +30,7 @@ PACKAGES = {
     "langchain-openai": ["langchain-openai"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "inspect-ai": ["inspect-ai", "openai"],
-    "verifiers": ["verifiers<0.2"],  # 0.4.0 has another interface (verifiers.v1), which the program does not use
+    "verifiers": ["verifiers==0.1.14"],  # from 0.2 on it has another interface, which the program does not use
     "lm-eval": ["lm-eval[api]", "transformers"],
     "curl": [],
 }

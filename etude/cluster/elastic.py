@@ -97,9 +97,11 @@ class ElasticEngines:
             try:
                 number = await self.engines.join(address)
             except EtudeError as failed:
-                self._refused(address, offered[address])
-                self.say(f"the engine that {address} lends cannot be used: {failed}")
+                # A killed lender's file stays until somebody removes it: that is told once, however often it is tried.
+                if self._refused(address, offered[address]):
+                    self.say(f"the engine that {address} lends cannot be used: {failed}")
             else:
+                self._failed.pop(address, None)
                 self.say(f"engine {number} is lent by {address}")
 
     async def _answers(self, number: int) -> bool:
@@ -113,8 +115,11 @@ class ElasticEngines:
         before, when = self._failed.get(what, (of, -AGAIN))
         return before != of or time.monotonic() - when >= AGAIN
 
-    def _refused(self, what: str, of: int) -> None:
+    def _refused(self, what: str, of: int) -> bool:
+        """True where it had not failed before."""
+        before, _ = self._failed.get(what, (None, 0.0))
         self._failed[what] = of, time.monotonic()
+        return before != of
 
 
 def _time(path: Path) -> int:

@@ -321,6 +321,10 @@ async def _run(
         return Void(task, cause, retry, str(error), seen, time.monotonic() - started)
 
     try:
+        backend = read_backend(task)
+    except EtudeError as broken:  # the task's fault: it costs this rollout, not the run
+        return void("harness", False, broken, None)
+    try:
         kind = kind_of(task)
         async with _place(task, host, setup) as (sandbox, start):
             layers = start.layers
@@ -339,7 +343,7 @@ async def _run(
                 on_event=on_event,
                 root=start.workdir,
                 strict=setup.strict,
-                backend=read_backend(task),
+                backend=backend,
             )
             trajectory.task, trajectory.policy = task.name, policy_name
             changes = Submission() if sandbox is None else await kind.collect(task, sandbox, start.workdir)

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import re
 import struct
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, w
 from etude.serve.messages import read_sample_frame, write_sample_frame
 
 ENDING = ".turns"
+NAME = re.compile(r"\d{1,12}-\d{1,6}")  # of a rollout: number of its group, place in it
 AGAIN = 0.1  # seconds between two tries of a sample whose connection was lost
 
 
@@ -220,7 +222,8 @@ class TurnRecords:
     def names(self) -> set[str]:
         if not self.folder.is_dir():
             return set()
-        return {path.name.removesuffix(ENDING) for path in self.folder.iterdir() if path.name.endswith(ENDING)}
+        found = {path.name.removesuffix(ENDING) for path in self.folder.glob(f"*{ENDING}") if path.is_file()}
+        return {name for name in found if NAME.fullmatch(name)}  # anything else is somebody's, and left alone
 
     def keep_only(self, names: Collection[str]) -> None:
         """Removes those of rollouts that are not under way any more."""

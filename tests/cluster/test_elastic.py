@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etude.cluster import elastic
 from etude.cluster import engines as module
 from etude.cluster.elastic import ElasticEngines
 from etude.cluster.engines import EnginePlan, Engines
@@ -173,6 +174,30 @@ def test_a_lent_engine_is_there_while_it_is_offered_and_answers(tmp_path: Path) 
         await at.elastic.look()
         await at.elastic.look()
         assert sum("cannot be used" in said for said in at.said) == 1
+        await at.close()
+
+    asyncio.run(scene())
+
+
+def test_a_killed_lender_whose_file_stays_is_tried_again_and_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elastic, "AGAIN", 0.0)
+
+    async def scene() -> None:
+        at = Scene(tmp_path)
+        await at.open()
+        at.lent.mkdir()
+        at.engines.replicas.version = SECOND
+        (at.lent / "killed").write_text("{}")
+        address = f"file:{at.lent / 'killed'}"
+        GONE.add(address)
+        for _ in range(5):
+            await at.elastic.look()
+        assert sum("cannot be used" in said for said in at.said) == 1
+        GONE.discard(address)  # it is started again under the same name
+        await at.elastic.look()
+        assert list(at.engines.lent.values()) == [address]
         await at.close()
 
     asyncio.run(scene())

@@ -74,3 +74,9 @@ def test_a_message_cannot_pass_for_another_commit(history: Path) -> None:
     git(history, "commit", "-q", "-a", "-m", f"x\n\n{ids[0]}\n{ids[1]}")
     documents = [item for item in source(history).documents() if isinstance(item, Document)]
     assert f"+{ids[0]}" in documents[-1].text and ids[0] not in documents[0].text
+
+
+def test_a_shallow_clone_gives_the_commits_whose_parents_it_has(history: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth", "3", f"file://{history}", "shallow")
+    found = [item.text for item in source(tmp_path / "shallow").documents() if isinstance(item, Document)]
+    assert [text.partition("\n")[0] for text in found] == ["Change 4"]  # the oldest would seem to write every file

@@ -191,3 +191,16 @@ def test_records_of_rollouts_that_are_over_are_removed(tmp_path: Path) -> None:
     assert records.names() == {"000002-01"}
     records.open("000002-01").remove()
     assert records.names() == set()
+
+
+def test_what_somebody_else_put_beside_the_records_is_left_alone(tmp_path: Path) -> None:
+    records = TurnRecords(tmp_path)
+    (tmp_path / "notes.turns").write_text("mine")
+    (tmp_path / "000001-00.txt").write_text("mine")
+    (tmp_path / "000003-00.turns").mkdir()
+    record = records.open("000001-00")
+    record.add("one", made((4, STOP)))
+    record.close()
+    assert records.names() == {"000001-00"}
+    records.keep_only(())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001-00.txt", "000003-00.turns", "notes.turns"]

@@ -64,7 +64,8 @@ class Commits:
     def _list(self, reader: Reader) -> list[str]:
         newest = [f"--max-count={self.settings.newest}"] if self.settings.newest else []
         listed = reader.git(["rev-list", "--no-merges", *newest, reader.commit], b"", LONGEST_LIST)
-        return listed.decode().split()[::-1]
+        # Without its parent a commit would seem to have written every file.
+        return [commit for commit in listed.decode().split()[::-1] if commit not in reader.cut]
 
     def _changes(self, reader: Reader, commits: Sequence[str]) -> Iterator[bytes | None]:
         """What each commit changed in files of the wanted kinds; None for one that is too large."""

@@ -31,6 +31,8 @@ BATCH_FILES = 2_000
 SMALL_FILE = 4_096  # bytes of HEAD and of a loose ref
 PLAIN_FILES = (b"100644", b"100755", b"100664")  # neither links nor submodules
 OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+SHALLOW = re.compile(r"(?:[0-9a-f]{40,64}\n)*")
+MOST_SHALLOW = 1 << 20  # bytes
 REF_NAME = re.compile(r"refs/[\w.@+/-]+")
 
 
@@ -63,7 +65,19 @@ def open_reader(root: Path, name: str, timeout: float) -> Iterator[Reader]:
     store = find_store(root)
     commit = resolve_head(store, root)
     with tempfile.TemporaryDirectory(prefix="etude-git-") as empty:
-        yield Reader(store, commit, Path(empty), timeout)
+        reader = Reader(store, commit, Path(empty), timeout)
+        reader.cut = copy_cut(store, Path(empty))
+        yield reader
+
+
+def copy_cut(store: Path, to: Path) -> frozenset[str]:
+    """The commits whose parents a shallow clone lacks; git has to be told of them beside their objects."""
+    with contextlib.suppress(FileNotFoundError), (store / "shallow").open() as file:
+        cut = file.read(MOST_SHALLOW)
+        if SHALLOW.fullmatch(cut):
+            (to / "shallow").write_text(cut)
+            return frozenset(cut.split())
+    return frozenset()
 
 
 class TooLong(EtudeError):
@@ -85,6 +99,7 @@ class Reader:
         self.commit = commit
         self._empty = empty
         self._timeout = timeout
+        self.cut: frozenset[str] = frozenset()  # commits of a shallow clone whose parents are not there
         (empty / "objects").mkdir()
         (empty / "refs").mkdir()
         (empty / "HEAD").write_text("ref: refs/heads/main\n")

@@ -7,17 +7,13 @@ files and other branches are not taken.
 
 from __future__ import annotations
 
-import contextlib
-import re
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.corpus.sources.git import LONGEST_LISTING, Reader, find_store, resolve_head
+from etude.corpus.sources.git import LONGEST_LISTING, Reader, copy_cut, find_store, resolve_head
 from etude.tasks.format.file_tree import TreeLimits
 
 _SECONDS = 300.0
-_SHALLOW = re.compile(r"(?:[0-9a-f]{40,64}\n)*")
-_MOST_SHALLOW = 1 << 20
 
 
 def take_checkout(root: Path, tree: Path, history: Path) -> str:
@@ -33,10 +29,7 @@ def take_checkout(root: Path, tree: Path, history: Path) -> str:
     if "\n" in str(store):
         raise EtudeError(f"{root} has a line break in its path: rename it")
     borrowed.write_text(f"{store / 'objects'}\n")
-    with contextlib.suppress(FileNotFoundError), (store / "shallow").open() as file:
-        cut = file.read(_MOST_SHALLOW)  # a shallow clone: these commits have no parents here
-        if _SHALLOW.fullmatch(cut):
-            (history / "shallow").write_text(cut)
+    copy_cut(store, history)
     _check_size(reader, root)
     tree.mkdir(parents=True)
     reader.git(["read-tree", commit], b"", 1 << 20)

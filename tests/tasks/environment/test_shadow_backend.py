@@ -15,7 +15,7 @@ from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.reported_katas import CATEGORY
 from etude.harness.failures import ToolError
 from etude.policies.scripted import Scripted, scripted
-from etude.rollout.rollout import Scored, build_setup, run_rollout
+from etude.rollout.rollout import Scored, Void, build_setup, run_rollout
 from etude.tasks.check import check
 from etude.tasks.environment.shadow_backend import FILE, Issue, LogLine, Sample, ShadowBackend, read_backend
 from etude.tasks.format.file_tree import Files
@@ -119,3 +119,7 @@ def test_an_agent_reads_the_issue_and_does_what_it_says(sandboxes: Any, reported
     asked = loop.run_until_complete(run_rollout(bare, Scripted([turns[0], turns[2]]), host, setup))
     assert isinstance(asked, Scored)
     assert [entry.error for entry in asked.trajectory.entries if entry.error] == ["Unavailable"]
+    # A file that is not as it should be is the task's fault: it costs one rollout, not the run that it is part of.
+    broken = replace(reported, files=reported.files.replaced({FILE: b"{"}))
+    void = loop.run_until_complete(run_rollout(broken, Scripted([]), host, setup))
+    assert isinstance(void, Void) and void.cause == "harness" and not void.retry and FILE in str(void)

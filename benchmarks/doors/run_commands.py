@@ -1,0 +1,376 @@
+"""Runs every command of README and docs, or dry-runs it where it needs a GPU, a network or hours.
+
+    python benchmarks/doors/run_commands.py [--only TEXT] [--folder FOLDER] [--json FILE]
+
+In a scratch folder lie stand-ins for what the pages assume: a toy that went the whole way in `runs/quickstart`, the
+same model as a folder, katas as tasks, a small repository, a server. Words of a command that name something of the
+reader's (`TASK`, `REPO`, `attrs`, `https://host/v1`) are replaced by those. Each command is then one of
+
+    run       run for real; `smaller` where numbers in it were made smaller (steps, counts)
+    dry-run   `--dry-run` of a stage, `make -n`, `--help` of a program in benchmarks/ that takes hours or a GPU
+    named     a mention inside a sentence, no whole command (`etude tasks make`): it is there
+    checked   an installation or a line of the shell: the extra exists, the shell parses it
+    not run   with the reason
+
+and a command that ends with an error is a failure. Commands of `etude` run in processes forked from one that has
+loaded torch, which spares each of them some seconds. About 12 minutes of processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.doors.page_commands import ROOT, Command, all_commands, context_of, named, words_of
+from benchmarks.doors.small_repository import write_repository
+
+State = Literal["run", "run, smaller", "dry-run", "named", "checked", "not run", "failed"]
+STAGES = ("run", "corpus", "pretrain", "mtp", "extend", "demos", "sft", "rl")
+SECONDS = 240.0  # for one command
+TOKEN = "0123456789abcdef0123456789abcdef"
+TOY = """
+extends = "nano"
+run = { threads = 1 }
+model = { depth = 2 }
+tokens = { vocab_size = 400, train_bytes = 60_000 }
+pretrain = { steps = 6 }
+demos = { count = 6 }
+sft = { epochs = 1 }
+rl = { steps = 2, groups = 2, group = 2, concurrency = 4, eval_every = 0, seconds = 60.0 }
+bench = { count = 4, samples = 2, unseen_count = 2 }
+
+[corpus]
+sources = [{ use = "stdlib", weight = 0.3 }, { use = "katas", weight = 0.7, count = 150, invented = 0.7 }]
+max_bytes = 120_000
+"""
+# What a page calls by a name of the reader's, and what stands for it here.
+STAND_INS = {
+    r"(?:TASK|tasks/attrs/TASK|tasks/(?:qs|attrs)/[\w-]+-deletion-\w+)": "{task}",
+    r"REPO|CHECKOUT|\./mine|\./my-project|\./my-package|~/src/\w+|attrs(?:==[\d.]+)?|pyjwt|boltons|PKG\.*": "shop",
+    r"M|MODEL|DIR|ONE|TWO|THREE|CHECKPOINT|ORIGINAL|RUN_OR_DIR|runs/quickstart/checkpoints/[\w-]+": "my-model",
+    r"RUN|OTHER_RUN|runs/(?:nano|mine|shop|a|b|g16|nano-cpt|half|attrs|repo)": "runs/quickstart",
+    r"runs/[ab]/rl/trajectories": "runs/quickstart/rl/trajectories",
+    r"RECIPE": "nano",
+    r"X": "reference",
+    r"FOLDER|SAVED|ROLLOUTS": "saved",
+    r"SAVED/rollout-3": "{rollout}",
+    r"my-copy-of-its-workspace": "workspace",
+    r"tasks(?:/[\w-]+)?|TASKS|DIR\.\.\.": "tasks/shop",
+    r"NAME": "async",
+    r"remote:10\.0\.0\.7:7433": "remote:127.0.0.1:{sandbox_port}",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    command: Command
+    state: State
+    how: str  # the command as it was run, or why it was not
+    seconds: float = 0.0
+    said: str = ""
+
+
+class World:
+    """The scratch folder and what runs beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = {"ETUDE_STORE": str(folder / "store"), "OMP_NUM_THREADS": "1", "COLUMNS": "100", "MY_KEY": "key"}
+        self.env |= {"ETUDE_SANDBOX_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1", "ETUDE_API_KEY": ""}
+        self.names: dict[str, str] = {"sandbox_port": "7433"}
+
+    def etude(self, *words: str, stdin: str = "", seconds: float = SECONDS) -> tuple[int, str]:
+        """Runs a command in a fork of this process; its exit code and its output."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as given:
+            given.write(stdin.encode())
+            given.seek(0)
+            pid = os.fork()
+            if not pid:
+                self._become(words, out.fileno(), given.fileno())
+            code = _wait(pid, seconds, interrupt=_serves(words))
+            out.seek(0)
+            return code, out.read().decode("utf-8", "replace")
+
+    def _become(self, words: tuple[str, ...], out: int, given: int) -> None:
+        """What the fork does: never returns."""
+        code = 1
+        try:
+            os.setsid()
+            os.chdir(self.folder)
+            os.environ |= self.env
+            os.dup2(given, 0)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, 1) for n, mode in ((0, "r"), (1, "w"), (2, "w")))
+            sys.argv = ["etude", *words]
+            from etude.cli.main import main
+
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def build(self) -> None:
+        """The stand-ins; what is there already is kept."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        here = self.folder
+        if not (here / "shop").exists():
+            write_repository(here / "shop")
+        (here / "toy.toml").write_text(TOY)
+        shutil.copy(ROOT / "examples/own_algorithm.py", here / "own.py")
+        if not (here / "runs/quickstart/report.html").exists():
+            self._must("run", "toy.toml", "--run", "runs/quickstart", seconds=900.0)
+        if not (here / "my-model").exists():
+            shutil.copytree(sorted((here / "runs/quickstart/checkpoints").glob("sft-*"))[-1], here / "my-model")
+        for split in ("train", "held_out"):
+            if not (here / f"{split}.done").exists():
+                self._must("tasks", "katas", "tasks/shop", "--count", "3", "--levels", "1", "--split", split)
+                (here / f"{split}.done").touch()
+        self.names["task"] = f"tasks/shop/{min(p.name for p in (here / 'tasks/shop').iterdir() if p.is_dir())}"
+        if not (here / "saved").exists():
+            self._must("rollout", self.names["task"], "--policy", "reference", "--save", "saved")
+        if not (here / "workspace").exists():
+            shutil.copytree(here / self.names["task"] / "workspace", here / "workspace")
+        found = sorted(path.parent for path in (here / "saved").rglob("trajectory.json*"))
+        self.names["rollout"] = str(found[0].relative_to(here)) if found else "saved"
+        rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"hello {n}"}]}
+                for n in range(8)]  # fmt: skip
+        (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def _must(self, *words: str, seconds: float = SECONDS) -> None:
+        code, said = self.etude(*words, seconds=seconds)
+        if code:
+            sys.exit(f"{said}\nthe stand-ins could not be made: etude {shlex.join(words)} ended with {code}")
+
+
+def _wait(pid: int, seconds: float, interrupt: bool) -> int:
+    """The exit code of a child; 124 where it took too long. A server gets Ctrl-C after a while, and has to end well."""
+    until, asked = time.monotonic() + (15.0 if interrupt else seconds), False
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            return 0 if asked and code in (0, 130, -signal.SIGINT) else (1 if interrupt and not asked else code)
+        if time.monotonic() > until:
+            if asked or not interrupt:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return 124
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+            asked, until = True, time.monotonic() + 60.0
+        time.sleep(0.02)
+
+
+def _serves(words: tuple[str, ...] | list[str]) -> bool:
+    return "serve" in words[:2]
+
+
+def stand_in(word: str, names: dict[str, str]) -> str:
+    """A word of a command with what stands for the reader's own; `KEY=VALUE` in its value."""
+    key, equals, value = word.partition("=")
+    if equals and re.fullmatch(r"[\w.]+", key) and not value.startswith(("[", "{")):
+        return f"{key}={stand_in(value, names)}"
+    for pattern, found in STAND_INS.items():
+        if re.fullmatch(pattern, word):
+            return found.format(**names)
+    return word
+
+
+# Commands that cannot be run here, with the reason; the first that matches counts.
+NOT_RUN = [
+    (r"--lend ", "needs a run that is under way elsewhere: tests/rl/test_rl_elastic.py lends an engine to one"),
+    (r"npm:", "needs the index of npm: tests/forge/languages has JavaScript from local archives"),
+    (r"--sandbox docker", "needs docker, which is not everywhere: tests/sandbox/docker"),
+    (r"etude tasks ladder", "downloads three packages, an hour: tests/forge/ladder"),
+    (r"etude study run|studies/run_many", "an hour for each arm and seed"),
+    (
+        r"https?://host/|openai:http|--policy http",
+        "needs a hosted model: tests/policies and tests/cli talk to stand-ins",
+    ),
+    (r"cluster\.engine=vllm", "needs vLLM's environment: tests/cluster/test_vllm.py"),
+    (r"--tracker", "the same as the line before it with one origin more, minutes"),
+]
+# Seconds matter more than size here: what is made smaller, where a command is run for real.
+FEWER = [(r"--count \d+", "--count 1"), (r"--tasks \d+", "--tasks 2"), (r"--samples \d+", "--samples 1")]
+REAL_STAGES = [  # stages that take seconds with these, so that they are run
+    (r"etude rl repo .*--run", "rl.steps=1 rl.groups=1 rl.group=2 rl.concurrency=2 rl.tasks.path=tasks/shop"),
+    (
+        r"etude corpus nano(?: --run runs/c1)?$",
+        "corpus.max_bytes=200000 tokens.vocab_size=400 tokens.train_bytes=60000",
+    ),
+]
+
+
+def decide(command: Command, world: World) -> Callable[[], Outcome]:
+    """What is to be done with a command."""
+    text = command.text
+
+    def over(state: State, how: str, seconds: float = 0.0, said: str = "") -> Callable[[], Outcome]:
+        return lambda: Outcome(command, state, how, seconds, said)
+
+    words = words_of(text)
+    program = re.sub(r"^(?:[A-Z_]+=\S+ )*", "", text).split()[0]
+    for pattern, why in NOT_RUN:
+        if re.search(pattern, text) and words is not None:
+            if program == "etude":
+                try:
+                    context_of([stand_in(word, world.names) for word in words])
+                except click.UsageError as error:
+                    return over("failed", "parsed", said=str(error.format_message()))
+            return over("not run", f"{why}; its words are parsed" if program == "etude" else why)
+    if program.endswith("pip") or program in ("source", "export", "ray", "curl") or "&&" in text:
+        return lambda: _check_shell(command)
+    if program == "make":
+        return lambda: _subprocess(command, ["make", "-n", *(words or [])], ROOT, "dry-run")
+    if program == "torchrun":
+        return over("not run", "needs several machines; tests/learn starts ranks by itself")
+    if program.startswith("python"):
+        return lambda: _program(command, words, world)
+    return lambda: _etude(command, words, world)
+
+
+def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
+    try:
+        if words is None:
+            named(command.text.split()[1:])
+            return Outcome(command, "named", "the command is there")
+        given = [stand_in(word, world.names) for word in words]
+        try:
+            context_of(given)
+        except (click.MissingParameter, ValueError) as lacking:
+            named(words)
+            if [word for word in words if word.startswith("-") or "=" in word] or len(words) > 3:
+                return Outcome(command, "failed", "parsed", said=str(lacking))
+            return Outcome(command, "named", "the command is there")
+    except (ValueError, click.UsageError) as error:
+        return Outcome(command, "failed", "parsed", said=str(error))
+    state: State = "run"
+    if given[0] in STAGES and "--dry-run" not in given and not {"--rollouts-only", "--train-only"} & {*given}:
+        found = next((more for pattern, more in REAL_STAGES if re.search(pattern, command.text)), None)
+        given += shlex.split(found) if found else ["--dry-run"]
+        state = "run, smaller" if found else "dry-run"
+    line = shlex.join(given)
+    for pattern, fewer in FEWER:
+        line, times = re.subn(pattern, fewer, line)
+        state = "run, smaller" if times and state == "run" else state
+    given = shlex.split(line)
+    began = time.monotonic()
+    code, said = world.etude(*given, stdin="hello\n")
+    how = f"etude {line}" + (f" (ended with {code})" if code else "")
+    return Outcome(command, "failed" if code else state, how, time.monotonic() - began, said[-1500:])
+
+
+def _program(command: Command, words: list[str] | None, world: World) -> Outcome:
+    if not words:
+        return Outcome(command, "named", "a part of a sentence")
+    if words[:2] == ["-m", "venv"]:
+        return Outcome(command, "checked", "makes an environment")
+    target = words[1] if words[0] == "-m" else words[0]
+    if target.endswith("small_repository.py"):
+        return _subprocess(command, [sys.executable, str(ROOT / words[0]), str(world.folder / "again")], ROOT, "run")
+    call = ["-m", target] if words[0] == "-m" else [str(ROOT / target)]
+    # A program of several parts has one help for each.
+    parts = [word for word in words[1 + (words[0] == "-m") :] if re.fullmatch(r"[a-z]+", word)]
+    asked = {word.partition("=")[0] for word in words if word.startswith("--")}
+    for more in ([*parts[:1], "--help"], ["--help"]):
+        outcome = _subprocess(command, [sys.executable, *call, *more], ROOT, "dry-run")
+        if outcome.state != "failed":
+            break
+    lacking = {option for option in asked if option not in outcome.said}
+    if outcome.state != "failed" and lacking:
+        return Outcome(command, "failed", outcome.how, outcome.seconds, f"its help has no {', '.join(sorted(lacking))}")
+    return outcome
+
+
+def _subprocess(command: Command, argv: list[str], cwd: Path, state: State) -> Outcome:
+    began = time.monotonic()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return Outcome(command, "failed", shlex.join(argv), SECONDS, "took too long")
+    said = done.stdout + done.stderr
+    how = " ".join(["python" if word == sys.executable else word.removeprefix(f"{ROOT}/") for word in argv])
+    return Outcome(command, "failed" if done.returncode else state, how, time.monotonic() - began, said[-20_000:])
+
+
+def _check_shell(command: Command) -> Outcome:
+    """Installs and settings of a shell: its syntax, and that an extra is one of this package."""
+    text = command.text.replace("...", "value")
+    parsed = subprocess.run(["bash", "-n", "-c", text], capture_output=True, text=True, timeout=20)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = {name.strip() for found in re.findall(r"(?:etude|\.)\[([\w,]+)\]", text) for name in found.split(",")}
+    wrong = parsed.stderr or ", ".join(sorted(extras - {*known}))
+    return Outcome(command, "failed" if wrong else "checked", "syntax, and names of extras", said=wrong)
+
+
+def report(outcomes: list[Outcome]) -> str:
+    counts = Counter(outcome.state for outcome in outcomes)
+    lines = [f"{len(outcomes)} commands: " + ", ".join(f"{number} {state}" for state, number in counts.most_common())]
+    for outcome in outcomes:
+        if outcome.state in ("not run", "failed"):
+            lines.append(f"{outcome.state}: {outcome.command.page}: {outcome.command.text}\n    {outcome.how}")
+            lines += [f"    {line}" for line in outcome.said.strip().splitlines()[-6:]] * (outcome.state == "failed")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="commands, or pages, that have this in them")
+    parser.add_argument("--folder", type=Path, help="a scratch folder that is kept, and used again")
+    parser.add_argument("--json", type=Path, help="file for every command and what came of it")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as made:
+        world = World((options.folder or Path(made)).absolute())
+        world.build()
+        done: dict[str, Outcome] = {}
+        outcomes = []
+        for command in all_commands():
+            if options.only not in f"{command.page} {command.text}":
+                continue
+            if (before := done.get(command.text)) is None:
+                before = done[command.text] = decide(command, world)()
+                print(f"{before.state:13}{before.seconds:6.1f} s  {command.page}: {command.text[:110]}", flush=True)
+            outcomes.append(Outcome(command, before.state, before.how, before.seconds, before.said))
+    print(report(outcomes))
+    if options.json:
+        rows = [{"page": o.command.page, "command": o.command.text, "state": o.state, "how": o.how} for o in outcomes]
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return int(any(outcome.state == "failed" for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
