@@ -3,12 +3,14 @@
     python benchmarks/yield/debian_packages.py --list                       (the draw, and why others were passed over)
     python benchmarks/yield/debian_packages.py --out yield.jsonl            (all thirty; about 5 to 20 minutes each)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --only 3   (the first three of the draw)
+    python benchmarks/yield/debian_packages.py --out yield.jsonl --again NAME    (one once more, after a mend)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --summary  (of what was written so far)
 
 A name counts if no file of this repository mentions it (but for the log and this folder, which say what came of the
 draw), a source distribution of that name can be had, it is pure Python and brings ten tests. What was decided about
-each name stands in `drawn.json`, so that a second call draws the same without asking again. Each package is installed,
-then asked for six tasks in ten minutes at most. A line for each is written, and a second call goes on behind the last.
+each name stands in `drawn.json`, so that a second call draws the same without asking again. All are installed, then
+each is asked for six tasks. A line is written after each step, a second call goes on behind the last, and the last line
+of a package counts. Ten minutes are those of processor time, since other work on a machine stretches the wall's.
 Whether a suite passes outside of our sandboxes is not found out here: that would run strangers' code on this machine.
 """
 
@@ -18,6 +20,7 @@ import argparse
 import json
 import random
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -34,8 +37,9 @@ SEED: Final = "etude-yield-1"
 OUTCOMES: Final = {Path("docs/log"), Path("benchmarks/yield")}  # they name packages that were drawn
 WANTED: Final = 30
 TASKS: Final = 6
-SECONDS: Final = 600.0  # for the tasks of one package
-INSTALL_SECONDS: Final = 1800.0
+SECONDS: Final = 600.0  # of processor time, for the tasks of one package
+WALL: Final = 6.0  # times as many seconds of the wall's clock until a command is ended
+INSTALL_SECONDS: Final = 600.0
 FEWEST_TESTS: Final = 10
 COMPILED: Final = re.compile(r".*\.(c|pyx|rs|cpp|cc|f90|go)")
 APART: Final = re.compile(r"(^|/)(tests?|testing|docs?|examples?)/")
@@ -99,37 +103,59 @@ def draw(store: Path) -> Iterator[tuple[str, str]]:
             return
 
 
-def command(*words: str, seconds: float) -> tuple[dict[str, Any], float]:
-    """What an `etude` command answers; empty where its time was up."""
-    started = time.monotonic()
+def command(*words: str, seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
+    """What an `etude` command answers, empty where its time was up; and its time, by the wall and of processors."""
+    started, before = time.monotonic(), processor_seconds()
+
+    def took() -> dict[str, float]:
+        return {
+            "wall": round(time.monotonic() - started, 1),
+            "processor": round(processor_seconds() - before, 1),
+        }
+
     try:
         done = subprocess.run(
             [sys.executable, "-m", "etude", *words, "--json"],
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=WALL * seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {}, time.monotonic() - started
+        return {}, took()
     lines = done.stdout.splitlines()
-    return (json.loads(lines[-1]) if lines else {"error": done.stderr[-300:]}), time.monotonic() - started
+    return (json.loads(lines[-1]) if lines else {"error": done.stderr[-300:]}), took()
 
 
-def measure(name: str, store: Path, tasks: Path, seconds: float) -> dict[str, Any]:
-    """Of one package: whether it installs, how many tasks it gives in time, what became of the other candidates, and
-    how many of the tasks' held-out tests have to be graded by decoys, since they record nothing."""
+def processor_seconds() -> float:
+    """Of all children that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def install(name: str, store: Path) -> dict[str, Any]:
+    """Whether a package installs, or why not."""
     installed, took = command("env", "install", name, "--store", str(store), seconds=INSTALL_SECONDS)
-    row: dict[str, Any] = {"package": name, "installed": bool(installed.get("ok")), "install_seconds": round(took, 1)}
+    row: dict[str, Any] = {"package": name, "installed": bool(installed.get("ok")), "install_seconds": took}
     row |= {key: installed.get(key) for key in ("version", "tests", "reason", "notes") if installed.get(key)}
     if not row["installed"]:
-        return row | {"reason": installed.get("reason") or installed.get("error") or "its time was up"}
+        row |= {"reason": installed.get("reason") or installed.get("error") or "its time was up"}
+    return row
+
+
+def make(name: str, store: Path, tasks: Path, seconds: float) -> dict[str, Any]:
+    """Of an installed package: how many tasks it gives in time, what became of the other candidates, and how many of
+    the tasks' held-out tests have to be graded by decoys, since they record nothing."""
     out = tasks / name
     words = ("tasks", "make", name, "--count", str(TASKS), "--out", str(out), "--store", str(store))
     made, took = command(*words, seconds=seconds)
-    row |= {"make_seconds": round(took, 1), "make_error": made.get("error", "" if made else "its time was up")}
+    row = {"make_seconds": took, "make_error": made.get("error", "" if made else "its time was up")}
     return row | read_journal(out / "make.jsonl")
+
+
+def is_in_time(row: dict[str, Any]) -> bool:
+    return bool(row.get("tasks", 0) >= TASKS and row["make_seconds"]["processor"] <= SECONDS)
 
 
 def read_journal(path: Path) -> dict[str, Any]:
@@ -151,15 +177,16 @@ def read_journal(path: Path) -> dict[str, Any]:
 
 def summary(rows: list[dict[str, Any]]) -> str:
     installed = [row for row in rows if row["installed"]]
-    enough = [row for row in installed if row.get("tasks", 0) >= TASKS]
+    asked = [row for row in installed if "tasks" in row]
+    enough = [row for row in asked if is_in_time(row)]
     rejected: Counter[str] = Counter()
     for row in installed:
         rejected.update(row.get("rejected", {}))
     lines = [
-        f"{len(rows)} packages, {len(installed)} installed, {len(enough)} of these gave {TASKS} tasks in time, "
-        f"{sum(row.get('tasks', 0) for row in installed)} tasks in all",
+        f"{len(rows)} packages, {len(installed)} installed, {len(asked)} of these asked for tasks, {len(enough)} gave "
+        f"{TASKS} in time, {sum(row['tasks'] for row in asked)} tasks in all",
         *(f"  not installed: {row['package']}: {row['reason'][:200]}" for row in rows if not row["installed"]),
-        *(f"  {row['package']}: {row.get('tasks', 0)} tasks of {row.get('tried', 0)}" for row in installed),
+        *(f"  {row['package']}: {row['tasks']} tasks of {row['tried']}, {row['make_seconds']}" for row in asked),
         *(f"  {number} times: {reason}" for reason, number in rejected.most_common()),
         f"held-out tests that record nothing: {sum(row.get('unrecorded', 0) for row in installed)} of "
         f"{sum(row.get('held_out', 0) for row in installed)}, over {len(installed)} packages",
@@ -174,29 +201,38 @@ def main() -> None:
     given.add_argument("--tasks", type=Path, default=Path("yield-tasks"))
     given.add_argument("--only", type=int, default=WANTED)
     given.add_argument("--seconds", type=float, default=SECONDS)
+    given.add_argument("--again", default="", help="a package to install and ask once more")
     given.add_argument("--list", action="store_true")
     given.add_argument("--summary", action="store_true")
     options = given.parse_args()
-    rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    rows: dict[str, dict[str, Any]] = {row["package"]: row for row in map(json.loads, lines)}
     if options.summary:
-        print(summary(rows))
+        print(summary(list(rows.values())))
         return
-    done = {row["package"] for row in rows}
-    left = options.only
-    for name, why in draw(options.store.resolve()):
+    store, tasks = options.store.resolve(), options.tasks.resolve()
+
+    def write(row: dict[str, Any]) -> None:
+        rows[row["package"]] = row
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+    names: list[str] = [options.again] if options.again else []
+    for name, why in draw(store) if not options.again else ():
         print(f"{name}: {why or 'drawn'}", flush=True)
-        if why:
-            continue
-        left -= 1
-        if not options.list and name not in done:
-            row = measure(name, options.store.resolve(), options.tasks.resolve(), options.seconds)
-            rows.append(row)
-            with options.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(json.dumps(row), flush=True)
-        if not left:
+        names += [name] if not why else []
+        if len(names) == options.only:
             break
-    print(summary(rows))
+    if options.list:
+        return
+    for name in names:
+        if name not in rows or options.again:
+            write(install(name, store))
+    for name in names:
+        if rows[name]["installed"] and "tasks" not in rows[name]:
+            write(rows[name] | make(name, store, tasks, options.seconds))
+    print(summary(list(rows.values())))
 
 
 if __name__ == "__main__":

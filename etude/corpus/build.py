@@ -22,8 +22,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-
 from etude.core import durable, progress
 from etude.core.errors import EtudeError
 from etude.core.run_files import changed_keys, with_defaults
@@ -39,7 +37,7 @@ from etude.corpus.quality_rules import check_quality
 from etude.corpus.selection import SPLITS, Selection, select
 from etude.corpus.shards import OpenShard
 from etude.corpus.sources.table import check_names
-from etude.corpus.spool.files import Spool
+from etude.corpus.spool.files import Chosen, Spool
 from etude.corpus.stable_random import permuted, stable_hash
 from etude.tokens.text_tokenizer import OwnTokenizer, TextTokenizer, open_tokenizer
 from etude.tokens.tokenizer import Tokenizer
@@ -132,9 +130,9 @@ def _tokenizer(
     """The tokenizer that is there, or one trained on a random part of the train split."""
     if not (out / TOKENIZER).exists():
         # The train split alone: a vocabulary that has seen held-out text would flatter its loss.
-        train = np.flatnonzero(selection.sides == SPLITS.index("train"))
+        train = Chosen(spool, selection.sides == SPLITS.index("train"))
         with progress.track("training the tokenizer", unit="files") as bar:
-            texts = _sample(spool, train.tolist(), settings.train_bytes, seed, bar)
+            texts = _sample(spool, train, settings.train_bytes, seed, bar)
             tokenizer = Tokenizer.train(texts, settings.vocab_size)
         _put_tokenizer(OwnTokenizer(tokenizer), out, work)
     return open_tokenizer(out / TOKENIZER)
@@ -152,7 +150,7 @@ def _put_tokenizer(tokenizer: TextTokenizer, out: Path, work: Path) -> None:
     partial.rename(out / TOKENIZER)
 
 
-def _sample(spool: Spool, numbers: Sequence[int], size: int, seed: int, bar: progress.Bar) -> Iterator[str]:
+def _sample(spool: Spool, numbers: Chosen, size: int, seed: int, bar: progress.Bar) -> Iterator[str]:
     key = stable_hash(seed, "tokenizer")
     for place in range(len(numbers)):
         text = spool.document(numbers[permuted(place, len(numbers), key)]).text

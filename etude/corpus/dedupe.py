@@ -5,8 +5,8 @@ or above a threshold. MinHash signatures, compared band by band, propose pairs; 
 the true sets, so nothing is dropped on an estimate. The first file in reading order stays, and two files that
 stay are never near-duplicates of each other: a chain of small edits is not cut down to its first link.
 
-Memory is some twenty bytes for each document while one band is sorted. Signatures and texts stay wherever the caller
-keeps them, and who shares a band with whom lies in files.
+Memory does not grow with the number of documents, but for one byte each. Digests, signatures and texts stay wherever
+the caller keeps them, who shares a band with whom lies in files, and keys are sorted part by part.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ RUN = 5  # words in a shingle
 SIZE = 128  # numbers in a signature: the estimate is off by 0.04 at 0.7
 BLOCK = 1024  # shingles hashed at once: 128 x 1024 numbers stay in the second-level cache
 RECALL = 0.99  # wanted chance that a pair exactly at the threshold is proposed
-SORTED_AT_ONCE = 250_000  # documents: some ten megabytes
+SORTED_AT_ONCE = 100_000  # documents: some five megabytes
 ROWS_AT_ONCE = 16_384  # signatures in memory: eight megabytes
 DOUBT = 0.15  # a proposal whose estimate is this far below the threshold is not worth the true comparison
 
 
 class Rows(Protocol):
-    """Signatures of all documents: an array, or rows of a file."""
+    """Signatures or digests of all documents: an array, or rows of a file."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, asked: Any, /) -> npt.NDArray[np.uint32]:
+    def __getitem__(self, asked: Any, /) -> npt.NDArray[Any]:
         """The rows of a slice, or those with the given numbers."""
 
 
@@ -50,22 +50,40 @@ def exact_digest(text: str) -> bytes:
     return hashlib.blake2b("".join(text.split()).encode(), digest_size=16).digest()
 
 
-def find_copies(digests: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Which documents have the digest of an earlier one. `digests` has two numbers for each document."""
+def find_copies(digests: Rows, among: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which of some documents have the digest of an earlier one of them. A digest is two numbers."""
     copies = np.zeros(len(digests), bool)
-    for members in _parts(digests[:, 0]):
+    for numbers, keys in _parts(lambda: _blocks(digests), len(digests)):
+        wanted = among[numbers]
+        numbers, keys = numbers[wanted], keys[wanted]
         # A stable sort by both numbers: of equal digests the first document comes first.
-        order = members[np.lexsort((digests[members, 1], digests[members, 0]))]
-        ordered = digests[order]
-        copies[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
+        order = np.lexsort((keys[:, 1], keys[:, 0]))
+        ordered = keys[order]
+        copies[numbers[order[1:]]] = (ordered[1:] == ordered[:-1]).all(axis=1)
     return copies
 
 
-def _parts(keys: Hashes) -> Iterator[npt.NDArray[np.int64]]:
-    """All documents, those with equal keys in one part; sorting part by part takes memory for one of them."""
-    count = -(-len(keys) // SORTED_AT_ONCE)
+def _blocks(rows: Rows) -> Iterator[npt.NDArray[Any]]:
+    return (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+
+
+def _parts(
+    blocks: Callable[[], Iterator[Hashes]], documents: int
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]]:
+    """All documents in order and their keys, those with equal (first) keys in one part.
+
+    The keys are read once for each part, and only those of one part are in memory.
+    """
+    count = max(1, -(-documents // SORTED_AT_ONCE))
     for part in range(count):
-        yield np.flatnonzero(keys % np.uint64(count) == part) if count > 1 else np.arange(len(keys))
+        numbers, keys, start = [], [], 0
+        for block in blocks():
+            mine = np.flatnonzero(block.reshape(len(block), -1)[:, 0] % np.uint64(count) == part)
+            numbers.append(mine + start)
+            keys.append(block[mine])
+            start += len(block)
+        if numbers:
+            yield np.concatenate(numbers), np.concatenate(keys)
 
 
 @dataclass(frozen=True)
@@ -180,27 +198,41 @@ class _Meetings:
             for band, file in enumerate(self._bands):
                 file.write(hash_rows(block[:, band * rows : (band + 1) * rows]).tobytes())
         end = 0
-        for file in self._bands:
-            end = self._place_groups(file, end)
+        for band, keys in enumerate(self._bands):
+            self._bands[band] = tempfile.TemporaryFile(dir=room)  # noqa: SIM115
+            end = self._place_groups(keys, self._bands[band], end)
+            keys.close()
         self._groups.truncate(4 * end)  # zeros: nobody stays yet
 
-    def _place_groups(self, file: IO[bytes], end: int) -> int:
-        """Replaces the keys of a band by the places of their groups, -1 for a key that only one document has."""
-        file.seek(0)
-        keys = np.frombuffer(file.read(), np.uint64)
-        of_document = np.empty(len(keys), np.int64)
-        for part in _parts(keys):
-            order = part[np.argsort(keys[part], kind="stable")]
-            edges = np.flatnonzero(np.diff(keys[order]).astype(bool)) + 1
+    def _place_groups(self, keys: IO[bytes], places: IO[bytes], end: int) -> int:
+        """Writes for each key of a band the place of its group, -1 for a key that only one document has."""
+        places.truncate(8 * self._count)
+        for numbers, own in _parts(lambda: self._read(keys), self._count):
+            order = np.argsort(own, kind="stable")
+            edges = np.flatnonzero(np.diff(own[order]).astype(bool)) + 1
             members = np.diff(np.concatenate([[0], edges, [len(order)]]))
             room = np.where(members > 1, members + 1, 0)  # a number for each member, and the count
-            places = np.where(members > 1, end + np.cumsum(room) - room, -1)
-            of_document[order] = np.repeat(places, members)
+            placed = np.empty(len(own), np.int64)
+            placed[order] = np.repeat(np.where(members > 1, end + np.cumsum(room) - room, -1), members)
             end += int(room.sum())
-        file.seek(0)
-        file.write(of_document.tobytes())
-        file.flush()
+            self._scatter(numbers, placed, places)
         return end
+
+    def _read(self, file: IO[bytes]) -> Iterator[Hashes]:
+        """Eight bytes for each document, block by block."""
+        file.seek(0)
+        while data := file.read(8 * ROWS_AT_ONCE):
+            yield np.frombuffer(data, np.uint64)
+
+    def _scatter(self, numbers: npt.NDArray[np.int64], values: npt.NDArray[np.int64], file: IO[bytes]) -> None:
+        """Sets the values of some documents, which are in order, in a file of all."""
+        for start in range(0, self._count, ROWS_AT_ONCE):
+            begin, end = np.searchsorted(numbers, (start, start + ROWS_AT_ONCE))
+            file.seek(8 * start)
+            block = np.frombuffer(file.read(8 * ROWS_AT_ONCE), np.int64).copy()
+            block[numbers[begin:end] - start] = values[begin:end]
+            file.seek(8 * start)
+            file.write(block.tobytes())
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         """Documents that share a band with another, in order, with the places of their groups."""

@@ -8,9 +8,9 @@ the first shard that is missing and ends with the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from etude.corpus.ordering import by_imports
 from etude.corpus.selection import SPLITS, Selection
 from etude.corpus.shards import Shard, ShardWriter, id_type
 from etude.corpus.split import Side
-from etude.corpus.spool.files import Spool
+from etude.corpus.spool.files import Chosen, Spool
 from etude.tokens.text_tokenizer import TextTokenizer
 
 ANY = -1  # in place of a level of quality
@@ -131,16 +131,16 @@ def write_shards(
     spool: Spool, selection: Selection, sources: Sequence[str], encoder: Encoder, shards: Path, records: Path
 ) -> list[Shard]:
     """All shards of the corpus; those that an earlier process finished are taken as they are."""
-    staying = np.flatnonzero(selection.sides >= 0)
+    staying = selection.sides >= 0
     made: list[Shard] = []
-    with progress.track("encoding", len(staying), unit="files") as bar:
+    with progress.track("encoding", int(np.count_nonzero(staying)), unit="files") as bar:
         for side, split in enumerate(SPLITS):
             # Held-out text is measured whole, whatever its quality.
-            levels = sorted(set(selection.levels[staying].tolist())) if split == "train" else [ANY]
+            levels = np.unique(selection.levels[staying]).tolist() if split == "train" else [ANY]
             for (number, source), level in product(enumerate(sources), levels):
-                wanted = (selection.sides[staying] == side) & (spool.sources[staying] == number)
-                wanted &= (selection.levels[staying] == level) | (level == ANY)
-                chosen = staying[wanted].tolist()
+                wanted = (selection.sides == side) & (spool.sources == number)
+                wanted &= (selection.levels == level) | (level == ANY)
+                chosen: Iterable[int] = Chosen(spool, wanted)
                 name = f"{split}-{number:03}" + (f"-q{level}" if level > 0 else "")
                 most = encoder.settings.shard_tokens
                 series = Series(name, split, source, max(0, level), shards, records, encoder.dtype, most)
@@ -148,7 +148,7 @@ def write_shards(
                 # Only long sequences hold several files, and there what a file uses should stand before it.
                 if encoder.settings.order == "imports":
                     chosen = by_imports(spool, chosen)
-                for documents in _batches(spool, chosen[series.taken :]):
+                for documents in _batches(spool, islice(chosen, series.taken, None)):
                     for document, sequences in zip(documents, encoder.encode(documents, split), strict=True):
                         series.append(sequences, document.repo)
                         bar.advance()
@@ -156,7 +156,7 @@ def write_shards(
     return made
 
 
-def _batches(spool: Spool, numbers: Sequence[int]) -> Iterator[list[Document]]:
+def _batches(spool: Spool, numbers: Iterable[int]) -> Iterator[list[Document]]:
     batch: list[Document] = []
     size = 0
     for number in numbers:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from etude.core.errors import EtudeError
 from etude.corpus.manifest import SHARDS, Manifest, load_manifest
-from etude.corpus.shards import Ids, OpenShard, Shard
+from etude.corpus.shards import Ids, OpenShard
 from etude.corpus.split import Side
 from etude.corpus.stable_random import permuted, stable_hash
 
@@ -58,9 +58,7 @@ class Mix:
             shards = [shard for shard in of_source if shard.level >= least]
             if shards:
                 opened = [OpenShard(directory / SHARDS, shard, self.manifest.dtype) for shard in shards]
-                bounds = [
-                    _bounds(directory, shard, one.offsets, unit) for shard, one in zip(shards, opened, strict=True)
-                ]
+                bounds = [_bounds(directory, one, unit) for one in opened]
                 self._piles.append(_Pile(name, weight, opened, bounds, sequence, seed))
         if not self._piles:
             more = "; raise corpus.held_out or add sources" if split == "held_out" else ""
@@ -114,12 +112,13 @@ class Mix:
             raise EtudeError("the position of the mix is damaged: its piles are not those of this corpus") from None
 
 
-def _bounds(directory: Path, shard: Shard, offsets: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
+def _bounds(directory: Path, shard: OpenShard, unit: str) -> npt.NDArray[np.int64]:
     if unit == "file":
-        return offsets
-    if not shard.repositories:
+        return shard.offsets
+    begins = shard.repositories()
+    if not len(begins):
         raise EtudeError(f"the corpus {directory} does not say where its repositories begin: build it again")
-    return offsets[[*shard.repositories, len(offsets) - 1]]
+    return np.append(shard.offsets[begins], shard.offsets[-1])
 
 
 class _Pile:

@@ -7,23 +7,25 @@ without running anything; files in other languages, and circles, keep the order 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping
 
 from etude.corpus.spool.files import Spool
 
 IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+([^#\n]*)|import[ \t]+([\w., \t]+))", re.M)
 
 
-def by_imports(spool: Spool, numbers: Sequence[int]) -> list[int]:
+def by_imports(spool: Spool, numbers: Iterable[int]) -> array[int]:
     """The numbered documents, repository by repository, each behind the others of its own that it imports."""
-    repositories: dict[str, dict[str, int]] = {}  # repository -> path -> number
+    repositories: dict[str, array[int]] = {}  # numbers of each; paths and texts of one at a time are in memory
     for number, head in zip(numbers, spool.heads(numbers), strict=True):
-        repositories.setdefault(head.repo, {})[head.path] = number
-    return [
-        files[path]
-        for files in repositories.values()
-        for path in order({path: spool.document(number).text for path, number in files.items()})
-    ]
+        repositories.setdefault(head.repo, array("I")).append(number)
+    ordered = array("I")
+    for own in repositories.values():
+        texts = {number: spool.document(number) for number in own}
+        files = {document.path: number for number, document in texts.items()}
+        ordered.extend(files[path] for path in order({path: texts[number].text for path, number in files.items()}))
+    return ordered
 
 
 def order(texts: Mapping[str, str]) -> list[str]:

@@ -8,9 +8,8 @@ selection are kept, so a build that is killed does not read or screen them again
 from __future__ import annotations
 
 import json
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,9 +29,9 @@ from etude.corpus.manifest import CONTAMINATED, EXACT, KEPT, NEAR, Funnel
 from etude.corpus.quality import read_labels, train_classifier
 from etude.corpus.quality_rules import level_by_rules
 from etude.corpus.split import FEWEST_REPOSITORIES, Side, side_of
-from etude.corpus.spool.files import Spool, StoredRows
+from etude.corpus.spool.files import Chosen, Spool, StoredRows
 from etude.corpus.spool.reading import Reader
-from etude.corpus.spool.screening import ALIVE, Screening, join_signatures
+from etude.corpus.spool.screening import ALIVE, Screening
 from etude.corpus.spool.workers import Workers
 from etude.corpus.word_hashes import Hashes
 
@@ -43,7 +42,9 @@ SPLITS: tuple[Side, ...] = get_args(Side)
 DROPPED = -1
 LISTED = 200  # duplicates and contaminated files that are named; all are counted
 REMEMBERED = 2_000_000  # shingles kept at hand while near-duplicates are compared: sixteen megabytes
-SIGNATURES = "signatures"
+SIGNATURES, DIGESTS = "signatures", "digests"
+FILTERED = "filtered"
+OUTCOMES = (KEPT, FILTERED, EXACT, NEAR, CONTAMINATED)
 
 
 @dataclass(frozen=True)
@@ -89,25 +90,21 @@ def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbi
         reader.read(workers.give)
         workers.finish()
     with closing(Spool(directory)) as spool:
-        alive = _screened(spool)
-        copies = np.zeros(len(spool), bool)
-        copies[alive] = find_copies(spool.array("digests", "uint64").reshape(-1, 2)[alive])
-        alive &= ~copies
-        hits = _sign(spool, screening, alive, directory)
-        near = _find_near(spool, settings, np.flatnonzero(alive), directory)
-        sides = np.where(alive, 0, DROPPED).astype(np.int8)
-        sides[near.dropped] = DROPPED
-        contaminated = [number for number in hits if sides[number] != DROPPED]
-        sides[contaminated] = DROPPED
+        outcomes = _screened(spool)
+        outcomes[_find_copies(spool, outcomes == OUTCOMES.index(KEPT), directory)] = OUTCOMES.index(EXACT)
+        hits = _sign(spool, screening, outcomes == OUTCOMES.index(KEPT), directory)
+        near = _find_near(spool, settings, outcomes, directory)
+        contaminated = [number for number in hits if OUTCOMES[outcomes[number]] == KEPT]
+        outcomes[contaminated] = OUTCOMES.index(CONTAMINATED)
+        _count(spool, reader.funnel, outcomes, sources)
         # After deduplication, so that no copy of a held-out file is trained on.
+        sides = np.where(outcomes == OUTCOMES.index(KEPT), np.int8(0), np.int8(DROPPED))
         by_repository = _split(spool, sides, settings)
-        outcomes = {EXACT: np.flatnonzero(copies), NEAR: near.dropped, CONTAMINATED: np.array(contaminated, np.int64)}
-        _count(spool, reader.funnel, outcomes | {KEPT: np.flatnonzero(sides != DROPPED)}, sources)
         selection = Selection(
             sides,
             reader.funnel,
             reader.stopped,
-            near.named,
+            near,
             [{"file": _name(spool, number), **hits[number]} for number in contaminated[:LISTED]],
             by_repository,
             _levels(spool, sides, settings.quality),
@@ -117,13 +114,19 @@ def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbi
     return selection
 
 
-def _screened(spool: Spool) -> npt.NDArray[np.bool_]:
-    """Which documents no filter took."""
-    alive = np.ones(len(spool), bool)
+def _screened(spool: Spool) -> npt.NDArray[np.int8]:
+    """An index into OUTCOMES for each document: whether a filter took it."""
+    outcomes = np.full(len(spool), OUTCOMES.index(KEPT), np.int8)
     for chunk, first in zip(spool.chunks, spool.first.tolist(), strict=False):
         for numbers in json.loads(chunk.file("reasons").read_text()).values():
-            alive[np.array(numbers) + first] = False
-    return alive
+            outcomes[np.array(numbers) + first] = OUTCOMES.index(FILTERED)
+    return outcomes
+
+
+def _find_copies(spool: Spool, alive: npt.NDArray[np.bool_], directory: Path) -> npt.NDArray[np.bool_]:
+    spool.join("digests", directory / DIGESTS)
+    with closing(StoredRows(directory / DIGESTS, 2, "uint64")) as digests:
+        return find_copies(digests, alive)
 
 
 def _sign(
@@ -140,21 +143,18 @@ def _sign(
     for chunk, first in zip(spool.chunks, spool.first.tolist(), strict=False):
         found = json.loads(chunk.file("hits").read_text())
         hits |= {int(number) + first: hit for number, hit in found.items()}
-    join_signatures(spool.chunks, directory / SIGNATURES)
+    spool.join("signatures", directory / SIGNATURES)
     return hits
 
 
-@dataclass(frozen=True)
-class _Near:
-    dropped: npt.NDArray[np.int64]
-    named: list[dict[str, Any]]  # the first of them
-
-
-def _find_near(spool: Spool, settings: CorpusSettings, alive: npt.NDArray[np.int64], directory: Path) -> _Near:
-    """Near-duplicates among the documents `alive`, which the rows of the signatures stand for."""
+def _find_near(
+    spool: Spool, settings: CorpusSettings, outcomes: npt.NDArray[np.int8], directory: Path
+) -> list[dict[str, Any]]:
+    """Notes near-duplicates among the documents that are still in; the first of them with their names."""
     if settings.near_threshold >= 1:
-        return _Near(np.empty(0, np.int64), [])
+        return []
 
+    alive = Chosen(spool, outcomes == OUTCOMES.index(KEPT))  # the rows of the signatures stand for these
     with (
         closing(StoredRows(directory / SIGNATURES, SIZE)) as signatures,
         progress.track("comparing near-duplicates", unit="files") as bar,
@@ -163,15 +163,14 @@ def _find_near(spool: Spool, settings: CorpusSettings, alive: npt.NDArray[np.int
 
         def shingles_of(row: int) -> Hashes:
             bar.advance()
-            return remembered.get(row, lambda: shingles(spool.document(int(alive[row])).text))
+            return remembered.get(row, lambda: shingles(spool.document(alive[row]).text))
 
-        dropped = array("q")
         first: list[dict[str, Any]] = []
         for duplicate in near_duplicates(signatures, settings.near_threshold, shingles_of, directory):
-            dropped.append(duplicate.number)
+            outcomes[alive[duplicate.number]] = OUTCOMES.index(NEAR)
             if len(first) < LISTED:
                 first.append(_name_near(spool, duplicate, alive))
-    return _Near(alive[np.array(dropped, np.int64)], first)
+    return first
 
 
 class Remembered:
@@ -192,32 +191,33 @@ class Remembered:
         return found
 
 
-def _count(
-    spool: Spool, funnel: Funnel, outcomes: Mapping[str, npt.NDArray[np.int64]], sources: Sequence[Source]
-) -> None:
+def _count(spool: Spool, funnel: Funnel, outcomes: npt.NDArray[np.int8], sources: Sequence[Source]) -> None:
     """Adds every document to its outcome."""
-    sizes = spool.array("sizes", "int64")
-    for chunk, first in zip(spool.chunks, spool.first.tolist(), strict=False):
-        for reason, numbers in json.loads(chunk.file("reasons").read_text()).items():
-            taken = sizes[np.array(numbers) + first]
-            funnel.add(sources[chunk.facts["source"]].name, reason, int(taken.sum()), len(taken))
-    for outcome, numbers in outcomes.items():
-        for source in np.unique(spool.sources[numbers]).tolist():
-            taken = sizes[numbers[spool.sources[numbers] == source]]
-            funnel.add(sources[source].name, outcome, int(taken.sum()), len(taken))
+    for chunk, start, end in zip(spool.chunks, spool.first[:-1], spool.first[1:], strict=True):
+        source = sources[chunk.facts["source"]].name
+        sizes = np.fromfile(chunk.file("sizes"), np.int64)
+        taken = {reason: np.array(numbers) for reason, numbers in json.loads(chunk.file("reasons").read_text()).items()}
+        taken |= {
+            outcome: np.flatnonzero(outcomes[start:end] == index)
+            for index, outcome in enumerate(OUTCOMES)
+            if outcome != FILTERED
+        }
+        for reason, numbers in taken.items():
+            if len(numbers):
+                funnel.add(source, reason, int(sizes[numbers].sum()), len(numbers))
 
 
 def _split(spool: Spool, sides: npt.NDArray[np.int8], settings: CorpusSettings) -> bool:
     """Sets the side of every document that stays; whether whole repositories could be held out."""
-    staying = np.flatnonzero(sides != DROPPED)
+    staying = Chosen(spool, sides != DROPPED)
     # Of a few repositories none can be spared: then single files are held out.
     repositories: set[str] = set()
-    for head in spool.heads(map(int, staying)):
+    for head in spool.heads(staying):
         repositories.add(head.repo)
         if len(repositories) >= FEWEST_REPOSITORIES:
             break
     by_repository = len(repositories) >= FEWEST_REPOSITORIES
-    for number, head in zip(staying, spool.heads(map(int, staying)), strict=True):
+    for number, head in zip(staying, spool.heads(staying), strict=True):
         sides[number] = SPLITS.index(side_of(head.repo, head.path, settings.held_out, by_repository))
     return by_repository
 
@@ -227,9 +227,9 @@ def _levels(spool: Spool, sides: npt.NDArray[np.int8], settings: QualitySettings
     levels = np.zeros(len(spool), np.int8)
     if settings.labels or settings.rules:
         classifier = train_classifier(read_labels(Path(settings.labels))) if settings.labels else None
-        staying = np.flatnonzero(sides != DROPPED)
+        staying = Chosen(spool, sides != DROPPED)
         with progress.track("scoring quality", len(staying), unit="files") as bar:
-            for number in map(int, staying):
+            for number in staying:
                 text = spool.document(number).text
                 reached = [level_by_rules(text, settings.rules)] if settings.rules else []
                 if classifier is not None:
@@ -245,10 +245,10 @@ def _name(spool: Spool, number: int) -> str:
     return f"{head.source}: {head.path}"
 
 
-def _name_near(spool: Spool, duplicate: NearDuplicate, alive: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _name_near(spool: Spool, duplicate: NearDuplicate, alive: Chosen) -> dict[str, Any]:
     return {
-        "file": _name(spool, int(alive[duplicate.number])),
-        "of": _name(spool, int(alive[duplicate.original])),
+        "file": _name(spool, alive[duplicate.number]),
+        "of": _name(spool, alive[duplicate.original]),
         "similarity": round(duplicate.similarity, 3),
     }
 

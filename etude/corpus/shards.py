@@ -1,8 +1,9 @@
 """Token ids on disk: plain little-endian arrays that are memory-mapped, one shard a few megabytes.
 
 `NAME.ids` holds the ids of whole documents one after another, `NAME.offsets` where each begins (64-bit, one more
-than there are documents). A shard gets its name only when complete, and carries hashes by which a truncated,
-swapped or damaged one is refused. Knows nothing of text.
+than there are documents), `NAME.repositories` which documents begin another repository, where that is known. A shard
+gets its name only when complete, and carries hashes by which a truncated, swapped or damaged one is refused. Knows
+nothing of text.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Shard:
     text_bytes: int  # of the text that the ids came from
     ids_hash: str
     offsets_hash: str
-    repositories: list[int] = field(default_factory=list)  # documents that each begin one; none: nobody wrote it down
+    repositories: list[int] = field(default_factory=list)  # of corpora from before they had a file of their own
     level: int = 0  # of quality
+    repositories_hash: str = ""  # none: nobody wrote down where they begin
 
 
 def id_type(vocab_size: int) -> str:
@@ -54,7 +56,7 @@ class ShardWriter:
         self._name = name
         self._type = np.dtype(dtype).newbyteorder("<")
         self._offsets = array("q", [0])
-        self._repositories: list[int] = []
+        self._repositories = array("q")
         self._repository = ""
         self._text_bytes = 0
         self._hash = hashlib.sha256()
@@ -73,13 +75,17 @@ class ShardWriter:
 
     def finish(self, split: Side, source: str, level: int = 0) -> Shard:
         self._file.close()
-        offsets = np.array(self._offsets, "<i8").tobytes()
-        (self._directory / f"{self._name}.offsets.partial").write_bytes(offsets)
+        arrays = {"offsets": np.array(self._offsets, "<i8").tobytes()}
+        if self._repositories:
+            arrays["repositories"] = np.array(self._repositories, "<i8").tobytes()
+        for suffix, data in arrays.items():
+            (self._directory / f"{self._name}.{suffix}.partial").write_bytes(data)
         # On the disk before it gets its name: a shard under its own name is whole.
-        for suffix in ("ids", "offsets"):
+        for suffix in ("ids", *arrays):
             partial = self._directory / f"{self._name}.{suffix}.partial"
             durable.sync(partial)
             partial.rename(partial.with_suffix(""))
+        hashes = {suffix: hashlib.sha256(data).hexdigest() for suffix, data in arrays.items()}
         durable.sync(self._directory)
         return Shard(
             self._name,
@@ -89,9 +95,9 @@ class ShardWriter:
             self.tokens,
             self._text_bytes,
             self._hash.hexdigest(),
-            hashlib.sha256(offsets).hexdigest(),
-            self._repositories,
-            level,
+            hashes["offsets"],
+            level=level,
+            repositories_hash=hashes.get("repositories", ""),
         )
 
 
@@ -105,11 +111,23 @@ class OpenShard:
         offsets_path = directory / f"{shard.name}.offsets"
         self._check_size(offsets_path, 8 * (shard.documents + 1))
         self._check_size(self._path, self._type.itemsize * shard.tokens)
-        raw = offsets_path.read_bytes()
-        if hashlib.sha256(raw).hexdigest() != shard.offsets_hash:
-            raise EtudeError(self._damaged(offsets_path, "is not the file that the manifest describes"))
-        self.offsets: npt.NDArray[np.int64] = np.frombuffer(raw, "<i8").astype(np.int64)
+        self.offsets = self._numbers("offsets", shard.offsets_hash)
         self._ids: Ids | None = None
+
+    def repositories(self) -> npt.NDArray[np.int64]:
+        """The documents that each begin another repository; none where nobody wrote it down."""
+        if not self._shard.repositories_hash:
+            return np.array(self._shard.repositories, np.int64)
+        return self._numbers("repositories", self._shard.repositories_hash)
+
+    def _numbers(self, suffix: str, expected: str) -> npt.NDArray[np.int64]:
+        path = self._path.with_suffix(f".{suffix}")
+        if not path.is_file():
+            raise EtudeError(self._damaged(path, "is missing"))
+        raw = path.read_bytes()
+        if hashlib.sha256(raw).hexdigest() != expected:
+            raise EtudeError(self._damaged(path, "is not the file that the manifest describes"))
+        return np.frombuffer(raw, "<i8").astype(np.int64)
 
     def read(self, start: int, end: int) -> Ids:
         """A copy of the ids in [start, end)."""

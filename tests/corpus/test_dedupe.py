@@ -96,8 +96,9 @@ def test_bands_propose_pairs_at_the_threshold(threshold):
 def test_exact_copies_are_found_whatever_their_white_space():
     texts = ["def f():\n    return 1\n", "def f():\n\n\treturn 1", "def f():\n    return 2\n", "def f(): return 1"]
     digests = np.frombuffer(b"".join(map(exact_digest, texts)), np.uint64).reshape(-1, 2)
-    assert find_copies(digests).tolist() == [False, True, False, True]
-    assert find_copies(digests[:0]).tolist() == []
+    assert find_copies(digests, np.ones(4, bool)).tolist() == [False, True, False, True]
+    assert find_copies(digests, np.array([False, True, True, True])).tolist() == [False, False, False, True]
+    assert find_copies(digests[:0], np.ones(0, bool)).tolist() == []
 
 
 def test_exact_copies_in_several_parts_are_those_of_a_set(monkeypatch):
@@ -108,7 +109,7 @@ def test_exact_copies_in_several_parts_are_those_of_a_set(monkeypatch):
         seen.add(row)
     for most in (1000, 7):
         monkeypatch.setattr(dedupe, "SORTED_AT_ONCE", most)
-        assert find_copies(digests).tolist() == wanted
+        assert find_copies(digests, np.ones(300, bool)).tolist() == wanted
 
 
 def test_planted_near_duplicates_are_found_and_different_files_kept(code):

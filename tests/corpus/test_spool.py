@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -181,3 +183,35 @@ def test_near_duplicates_of_rows_on_disk_are_those_of_rows_in_memory(
     assert find_near_duplicates(stored, 0.7, lambda n: shingles(texts[n]), tmp_path) == in_memory
     assert len(in_memory) == 40 and sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
     stored.close()
+
+
+def test_memory_hardly_grows_with_the_number_of_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is held in blocks gets small blocks, so that what is held for each document shows."""
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("etude.corpus.encode.BATCH_CHARACTERS", 5_000)
+    monkeypatch.setattr("etude.corpus.selection.REMEMBERED", 500)
+    monkeypatch.setattr(dedupe, "ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(dedupe, "SORTED_AT_ONCE", 256)
+    monkeypatch.setattr(dedupe, "BLOCK", 16)
+    settings = dataclasses.replace(SETTINGS, shard_tokens=20_000)
+
+    def peak(count: int) -> int:
+        rng = random.Random(count)
+        path = tmp_path / f"{count}.jsonl"
+        with path.open("w") as rows:
+            for number in range(count):
+                text = "\n".join("".join(rng.choices("abcdefghijklmnop", k=4)) for _ in range(40))
+                rows.write(json.dumps({"text": text, "path": f"{number}.txt", "repo": f"r{number}"}) + "\n")
+        spec = {"use": "records", "path": str(path), "name": "text", "file": "path", "repository": "repo"}
+        made = open_sources([spec])
+        tracemalloc.start()
+        try:
+            kept = build_corpus(made, settings, TOKENS, tmp_path / f"out{count}", 0).funnel.total("kept").files
+            assert kept > 0.9 * count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(200)  # what is imported and cached by the first
+    few, many = peak(300), peak(1_500)
+    assert (many - few) / 1_200 < 40, (few, many)

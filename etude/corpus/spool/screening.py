@@ -91,10 +91,3 @@ class Screening:
     @cached_property
     def _forbidden(self) -> Forbidden:
         return Forbidden(read_texts(self.decontaminate), self.ngram)
-
-
-def join_signatures(chunks: Sequence[Chunk], path: Path) -> None:
-    """Those of all chunks in one file."""
-    with path.open("wb") as out:
-        for chunk in chunks:
-            out.write(chunk.file("signatures").read_bytes())
