@@ -15,7 +15,7 @@ from benchmarks.flagship import Flagship
 
 def flagship(work: Path, until: float = 1e9) -> Flagship:
     return Flagship(
-        argparse.Namespace(work=work, out=work / "out", until=until, size="tiny", ladder=None, overrides=[])
+        argparse.Namespace(work=work, out=work / "out", until=until, size="tiny", ladder=None, demos=None, overrides=[])
     )
 
 
