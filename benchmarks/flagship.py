@@ -36,6 +36,7 @@ from benchmarks.flagship_state import (
     environment,
     held_out_packages,
     ladder_tasks,
+    package_folders,
     rl_seconds,
     saved,
     tail,
@@ -59,7 +60,8 @@ class Limits:
 
     ladder_tasks: int = 200
     ladder_samples: int = 4
-    ladder_demos: float = 0.12  # share of demonstrations from the ladder
+    ladder_demos: float = 0.08  # share of demonstrations from the ladder
+    apart_demos: int = 200  # of the ladder, where it is made beside pretraining
     ladder_rl: float = 0.12  # of groups: a suite of a real package costs forty times a kata's tests
     evaluation: float = 200.0  # most that one may take
     evaluation_needs: float = 60.0  # left in a command, or it waits for the next
@@ -75,6 +77,7 @@ FULL = Limits()
 SMALL = Limits(
     ladder_tasks=2,
     ladder_samples=2,
+    apart_demos=3,
     evaluation_needs=5.0,
     ladder_needs=5.0,
     least_rl=10.0,
@@ -96,12 +99,12 @@ class Flagship:
         self.out.mkdir(parents=True, exist_ok=True)
         self.state = State.read(self.work / "state.json")
         self.ladder = options.ladder.resolve() if options.ladder else None
+        self.held_out = package_folders(options.held_out.split(",")) if options.held_out else []
         self.given_demos = options.demos.resolve() if options.demos else None
         self.recipe = str(TINY) if self.tiny else "flagship"
         self.settings = recipes.load(self.recipe, options.overrides)
         self.overrides = list(options.overrides)
-        self.demos: subprocess.Popen[bytes] | None = None
-        self.demos_began = 0.0
+        self.beside: dict[str, tuple[subprocess.Popen[bytes], float]] = {}  # demonstrations, and when they were begun
 
     @property
     def left(self) -> float:
@@ -177,19 +180,28 @@ class Flagship:
     # What each step is
 
     def task_words(self, section: str) -> list[str]:
-        """The recipe's sources and, where its folder is given, the ladder; files of held-out packages are left out."""
+        """The recipe's sources and, where there are some, the ladder's tasks; held-out packages are left out."""
         if self.ladder is None:
             return []
-        share = self.limits.ladder_demos if section == "demos" else self.limits.ladder_rl
-        given = getattr(self.settings, section).tasks["sources"]
-        total = sum(source["weight"] for source in given)
-        sources = [source | {"weight": round((1 - share) * source["weight"] / total, 4)} for source in given]
-        ladder = {"use": "ladder", "tasks": str(self.ladder), "split": "train", "styles": list(STYLES), "weight": share}
-        return [f"{section}.tasks={toml({'use': 'mixture', 'sources': [*self.without(sources), ladder]})}"]
+        sources = self.without(getattr(self.settings, section).tasks["sources"])
+        if (section == "rl" or not self.held_out) and self.ladder_there("train"):
+            share = self.limits.ladder_demos if section == "demos" else self.limits.ladder_rl
+            total = sum(source["weight"] for source in sources)
+            sources = [source | {"weight": round((1 - share) * source["weight"] / total, 4)} for source in sources]
+            sources.append(self.ladder_source() | {"weight": share})
+        return [f"{section}.tasks={toml({'use': 'mixture', 'sources': sources})}"]
+
+    def ladder_source(self) -> dict[str, Any]:
+        return {"use": "ladder", "tasks": str(self.ladder), "split": "train", "styles": list(STYLES)}
+
+    def ladder_there(self, split: str) -> int:
+        """How many of the ladder's tasks there are by now."""
+        found = ladder_tasks(self.ladder) if self.ladder is not None and self.ladder.is_dir() else []
+        return sum(side == split for _, side in found)
 
     def without(self, sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Sources that read installed packages, without those that the ladder holds out."""
-        names = held_out_packages(self.ladder) if self.ladder else []
+        names = self.held_out or (held_out_packages(self.ladder) if self.ladder else [])
         return [source | ({"without": names} if source["use"] in READ_PACKAGES else {}) for source in sources]
 
     def train(self) -> Iterator[bool]:
@@ -198,11 +210,13 @@ class Flagship:
         base = ["--run", str(self.work / "base")]
         corpus = ["corpus", *self.words()]
         yield self.step("corpus", [[*corpus, *base], [*corpus, *SMALL_CORPUS, *base, "--fresh"]], 170, 40)
-        self.start_demos()
+        self.start_demos("demos", self.demo_words())
         small = SMALL_CORPUS if self.state.steps["corpus"].get("way") else ()
         pretrain = ["pretrain", *self.words(), *small]
         ways = [[*pretrain, *base], [*pretrain, *OTHER_SHAPE, "--run", str(self.work / "base-2")]]
         yield self.step("pretrain", ways, recipe.pretrain.seconds + start, 60)
+        if self.held_out and (count := self.ladder_there("train")):  # it was made meanwhile
+            self.start_demos("demos-ladder", self.ladder_demo_words(count))
         way = OTHER_SHAPE if self.state.steps["pretrain"].get("way") else ()
         words, base = [*self.words(), *small, *way], ["--run", str(self.folder("base"))]
         yield self.step("mtp", [["mtp", *words, *base]], recipe.mtp.seconds + start, 40, optional=True)
@@ -210,6 +224,7 @@ class Flagship:
         most = recipe.extend.seconds + 1.2 * start  # it measures needles before and after
         yield self.step("extend", [["extend", *words, *given, *base]], most, 40, optional=True)
         yield self.join_demos()
+        self.join_ladder_demos()
         sft = ["sft", *self.sft_words(), f"sft.model={self.base_model()}"]
         yield self.step("sft", [[*sft, "--run", str(self.work / "sft")]], recipe.sft.seconds + start, 40)
 
@@ -223,11 +238,21 @@ class Flagship:
     def sft_words(self) -> list[str]:
         """Recipe and overrides of fine-tuning: the demonstrations, and the base's text beside them."""
         text = self.folder("base") / "corpus"
-        return [self.recipe, *self.overrides, f"sft.data={self.demo_file}", f"sft.text={text}"]
+        return [self.recipe, *self.overrides, f"sft.data={self.learnt_file}", f"sft.text={text}"]
 
     @property
     def demo_file(self) -> Path:
         return self.given_demos or self.work / "demos" / "demos.jsonl"
+
+    @property
+    def learnt_file(self) -> Path:
+        """All demonstrations: those of the ladder too, where they were made apart."""
+        more, joined = self.work / "demos-ladder" / "demos.jsonl", self.work / "demos-all.jsonl"
+        if not more.is_file():
+            return self.demo_file
+        if not joined.is_file():
+            joined.write_bytes(self.demo_file.read_bytes() + more.read_bytes())
+        return joined
 
     def rl_budget(self) -> float:
         """Seconds of reinforcement learning: what this command leaves when the evaluations behind it are done."""
@@ -264,13 +289,13 @@ class Flagship:
 
     def evaluate_ladder(self, arm: str, model: Path | None) -> bool:
         """The ladder's held-out tasks, likewise."""
-        if model is None or self.ladder is None:
+        there = self.ladder_there("held_out")
+        if model is None or not there:
             return True
         words = ["bench", str(model), "--recipe", self.recipe, *self.overrides, "--json"]
         tasks = f"bench.tasks={{ use = 'ladder', tasks = '{self.ladder}', split = 'held_out', again = false }}"
-        there = [task for task in ladder_tasks(self.ladder) if task[1] == "held_out"]
         size = [
-            f"bench.count={min(len(there), self.limits.ladder_tasks)}",
+            f"bench.count={min(there, self.limits.ladder_tasks)}",
             f"bench.samples={self.limits.ladder_samples}",
         ]
         save = ["--save", str(self.work / f"eval-{arm}-ladder.json")]
@@ -309,45 +334,59 @@ class Flagship:
     # Demonstrations, beside pretraining
 
     def demo_words(self, *, ladder: bool = True) -> list[str]:
-        tokenizer = self.work / "base" / "corpus" / "tokenizer"
         tasks = self.task_words("demos") if ladder else []
-        words = ["demos", self.recipe, *self.overrides, *tasks, f"sft.model={tokenizer}"]
-        return [*words, "--run", str(self.demo_file.parent)]
+        return ["demos", self.recipe, *self.overrides, *tasks, *self.demo_run("demos")]
 
-    def start_demos(self) -> None:
-        if self.given_demos is not None and not self.state.done("demos"):
-            self.state.note("demos", status="done", given=str(self.given_demos))
-        if self.state.done("demos"):
+    def ladder_demo_words(self, count: int) -> list[str]:
+        tasks = [f"demos.tasks={toml(self.ladder_source())}", f"demos.count={min(2 * count, self.limits.apart_demos)}"]
+        return ["demos", self.recipe, *self.overrides, *tasks, *self.demo_run("demos-ladder")]
+
+    def demo_run(self, name: str) -> list[str]:
+        tokenizer = self.work / "base" / "corpus" / "tokenizer"
+        return [f"sft.model={tokenizer}", "--run", str(self.work / name)]
+
+    def start_demos(self, name: str, words: Sequence[str]) -> None:
+        if name == "demos" and self.given_demos is not None and not self.state.done(name):
+            self.state.note(name, status="done", given=str(self.given_demos))
+        if self.state.done(name):
             return
-        words = self.demo_words()
-        with (self.logs / "demos.log").open("ab") as file:
+        with (self.logs / f"{name}.log").open("ab") as file:
             file.write(f"$ etude {' '.join(words)}\n".encode())
             file.flush()
-            self.demos = subprocess.Popen(
+            child = subprocess.Popen(
                 [sys.executable, "-m", "etude", *words], stdout=file, stderr=subprocess.STDOUT, env=environment()
             )
-        self.demos_began = time.monotonic()
-        self.state.note("demos", status="running", command=" ".join(words))
+        self.beside[name] = child, time.monotonic()
+        self.state.note(name, status="running", command=" ".join(words))
+
+    def join(self, name: str, patience: float) -> str:
+        """How a process beside the others ended; its seconds are its own."""
+        child, began = self.beside.pop(name)
+        status = wait(child, patience)
+        # "failed" would be the end of the step, and there is a second way.
+        self.state.note(name, time.monotonic() - began, status="waits" if status == "failed" else status)
+        self.say(f"{name}: {status}")
+        if status != "done":
+            print(tail(self.logs / f"{name}.log"), flush=True)
+        return status
 
     def join_demos(self) -> bool:
         """Waits for them; without the ladder's, where those do not come in time or fail."""
         if self.state.done("demos"):
             return self.state.ok("demos")
-        if self.demos is not None:
+        if "demos" in self.beside:
             patience = min(self.limits.demos, self.left)
-            status = wait(self.demos, patience)
-            # They were made beside pretraining: their seconds are their own. "failed" would be the end of the step, and
-            # there is a second way.
-            said = "waits" if status == "failed" else status
-            self.state.note("demos", time.monotonic() - self.demos_began, status=said)
-            self.demos = None
-            self.say(f"demos: {status}")
+            status = self.join("demos", patience)
             if status == "done":
                 return True
-            print(tail(self.logs / "demos.log"), flush=True)
             if status == "stopped" and patience < self.limits.demos:
                 return False
         return self.step("demos", [[*self.demo_words(ladder=False), "--fresh"]], self.limits.demos, 20)
+
+    def join_ladder_demos(self) -> None:
+        """Those that were made apart; fine-tuning goes on without them where they fail."""
+        if "demos-ladder" in self.beside:
+            self.join("demos-ladder", min(self.limits.demos, self.left))
 
     # All of it
 
@@ -371,9 +410,10 @@ class Flagship:
             self.evaluate_katas("fair", self.newest("fair", "sft"))
 
     def close(self) -> None:
-        if self.demos is not None and self.demos.poll() is None:
-            wait(self.demos, 0.0)
-            self.state.note("demos", status="stopped")
+        for name, (child, _) in self.beside.items():
+            if child.poll() is None:
+                wait(child, 0.0)
+                self.state.note(name, status="stopped")
 
     def collect(self) -> None:
         """OUT: the newest model in bfloat16, and the archive."""
@@ -399,6 +439,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/flagship-out"), help="what is to be carried away")
     parser.add_argument("--until", type=float, default=560.0, help="seconds that this command may take")
     parser.add_argument("--ladder", type=Path, help="folder of the ladder's tasks; without it katas alone")
+    parser.add_argument("--held-out", help="packages that are held out, where the ladder's tasks are made meanwhile")
     parser.add_argument("--demos", type=Path, help="file of demonstrations that were made before; else they are made")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--page", type=Path, metavar="OUT", help="write the page from this folder, and run nothing")

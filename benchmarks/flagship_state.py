@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,4 +99,8 @@ def ladder_tasks(tasks: Path) -> list[tuple[str, str]]:
 
 def held_out_packages(tasks: Path) -> list[str]:
     """Names of the packages whose tasks are held out, as their folders in site-packages are called."""
-    return sorted({package.lower().replace("-", "_") for package, split in ladder_tasks(tasks) if split == "held_out"})
+    return package_folders({package for package, split in ladder_tasks(tasks) if split == "held_out"})
+
+
+def package_folders(names: Iterable[str]) -> list[str]:
+    return sorted({name.lower().replace("-", "_") for name in names})
