@@ -1,6 +1,6 @@
 """The flagship on one GPU, in commands of at most ten minutes: recipe `flagship`, evaluations, what to carry away.
 
-    python benchmarks/flagship.py --work DIR --out OUT --until 560 [--ladder TASKS] [OVERRIDE ...]
+    python benchmarks/flagship.py --work DIR --out OUT --until 560 [--ladder TASKS] [--demos FILE] [OVERRIDE ...]
     python benchmarks/flagship.py --page OUT        # writes docs/operate/flagship.md from what a run left there
 
 The same command goes on where the last one stopped. Each step below is a command of its own with a limit of seconds;
@@ -8,9 +8,9 @@ one that fails has a second way where there is one, and the rest goes on without
 newest model in bfloat16, in files under 16 MiB, and one archive of metrics, evaluations, rollouts and logs.
 
     corpus, pretrain, mtp, extend    in the run `base`; demonstrations are made beside pretraining, in `demos`
-    sft                              on these demonstrations, a fixed set
+    sft                              on these demonstrations, a fixed set, with pretraining's text beside them
     eval-sft-*                       katas (three evaluations), the ladder's held-out tasks
-    rl                               with effort, summaries, feedback and router replay
+    rl                               with effort, summaries, feedback and router replay, for the seconds that are left
     eval-rl-*, base-evals            the same again; bits per byte of code after every stage
     fair, eval-fair-*                fine-tuning on the same demonstrations for as long as reinforcement learning
 
@@ -20,78 +20,72 @@ newest model in bfloat16, in files under 16 MiB, and one archive of metrics, eva
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flagship_state import (
+    State,
+    environment,
+    held_out_packages,
+    ladder_tasks,
+    package_folders,
+    rl_seconds,
+    saved,
+    tail,
+    toml,
+    wait,
+)
 from etude.core import recipe as recipes
-from etude.core.run_files import checkpoints_in, read_facts
-from etude.tasks.format.config import read
-from etude.tasks.format.task import CONFIG, task_folders
 
 COLLECT = 14.0  # seconds at the end of a command to write OUT
-GRACE = 25.0  # seconds that a stopped command has to save
 TINY = Path(__file__).with_name("flagship_tiny.toml")
 # Where the shape of the recipe cannot be trained: experts without latent attention, which ran on a GPU before.
 OTHER_SHAPE = ("model.shape=qwen3_moe", "model.head_dim=64")
 SMALL_CORPUS = ("corpus.max_bytes=20000000",)
-KATAS = "{ use = 'katas', split = 'train', levels = [1], invented = 0.7, name = 'katas', weight = %s }"
-CHAINS = (
-    "{ use = 'kata_chains', split = 'train', pieces = 10, prompt_styles = ['terse'], levels = [1], invented = 0.7, "
-    "name = 'chains', weight = %s }"
-)
+READ_PACKAGES = ("packages", "mends")  # sources that read what is installed
+STYLES = ("terse", "plain", "detailed")
 
 
 @dataclass(frozen=True)
 class Limits:
     """Seconds of the evaluations and how large they are; training's own seconds are the recipe's."""
 
-    ladder_tasks: int = 60
+    ladder_tasks: int = 200
     ladder_samples: int = 4
-    ladder_demos: float = 0.4  # share of demonstrations from the ladder
-    ladder_rl: float = 0.25  # of groups: a suite of a real package costs forty times a kata's tests
-    evaluation: float = 150.0  # most that one may take
-    evaluation_needs: float = 80.0  # left in a command, or it waits for the next
+    ladder_demos: float = 0.08  # share of demonstrations from the ladder
+    apart_demos: int = 200  # of the ladder, where it is made beside pretraining
+    ladder_rl: float = 0.12  # of groups: a suite of a real package costs forty times a kata's tests
+    evaluation: float = 200.0  # most that one may take
+    evaluation_needs: float = 60.0  # left in a command, or it waits for the next
+    ladder_needs: float = 110.0  # the same of the ladder, whose suites are slow
+    least_rl: float = 120.0  # seconds of reinforcement learning that are worth a start
+    after_rl: float = 200.0  # seconds that are kept for the evaluations behind it, until those before have been timed
     start: float = 60.0  # most that a stage takes beside its seconds: start, evaluations, saving
     demos: float = 90.0  # most that is waited for demonstrations after pretraining
     fair_seconds: float = 0.0  # of the fair arm; 0: as long as reinforcement learning took
 
 
 FULL = Limits()
-SMALL = Limits(ladder_tasks=2, ladder_samples=2, evaluation_needs=5.0, start=120.0, demos=240.0, fair_seconds=10.0)
-
-
-@dataclass
-class State:
-    """What is done: `state.json` of the work folder."""
-
-    file: Path
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, file: Path) -> State:
-        return cls(file, json.loads(file.read_text()) if file.is_file() else {})
-
-    def done(self, name: str) -> bool:
-        return self.steps.get(name, {}).get("status") in ("done", "failed")
-
-    def ok(self, name: str) -> bool:
-        return self.steps.get(name, {}).get("status") == "done"
-
-    def note(self, name: str, seconds: float = 0.0, **facts: Any) -> None:
-        row = self.steps.setdefault(name, {"seconds": 0.0, "commands": []})
-        row["seconds"] = round(row["seconds"] + seconds, 1)
-        row.update(facts)
-        self.file.write_text(json.dumps(self.steps, indent=1) + "\n")
+SMALL = Limits(
+    ladder_tasks=2,
+    ladder_samples=2,
+    apart_demos=3,
+    evaluation_needs=5.0,
+    ladder_needs=5.0,
+    least_rl=10.0,
+    after_rl=10.0,
+    start=120.0,
+    demos=240.0,
+    fair_seconds=10.0,
+)
 
 
 class Flagship:
@@ -105,11 +99,12 @@ class Flagship:
         self.out.mkdir(parents=True, exist_ok=True)
         self.state = State.read(self.work / "state.json")
         self.ladder = options.ladder.resolve() if options.ladder else None
+        self.held_out = package_folders(options.held_out.split(",")) if options.held_out else []
+        self.given_demos = options.demos.resolve() if options.demos else None
         self.recipe = str(TINY) if self.tiny else "flagship"
         self.settings = recipes.load(self.recipe, options.overrides)
         self.overrides = list(options.overrides)
-        self.demos: subprocess.Popen[bytes] | None = None
-        self.demos_began = 0.0
+        self.beside: dict[str, tuple[subprocess.Popen[bytes], float]] = {}  # demonstrations, and when they were begun
 
     @property
     def left(self) -> float:
@@ -185,17 +180,29 @@ class Flagship:
     # What each step is
 
     def task_words(self, section: str) -> list[str]:
-        """Katas and, where its folder is given, the ladder."""
+        """The recipe's sources and, where there are some, the ladder's tasks; held-out packages are left out."""
         if self.ladder is None:
             return []
-        share = self.limits.ladder_demos if section == "demos" else self.limits.ladder_rl
-        ladder = (
-            f"{{ use = 'ladder', tasks = '{self.ladder}', split = 'train', styles = ['terse', 'plain', 'detailed'], "
-            f"name = 'ladder', weight = {share} }}"
-        )
-        rest = 1 - share
-        katas, chains = KATAS % round(0.9 * rest, 3), CHAINS % round(0.1 * rest, 3)
-        return [f"{section}.tasks={{ use = 'mixture', sources = [{katas}, {chains}, {ladder}] }}"]
+        sources = self.without(getattr(self.settings, section).tasks["sources"])
+        if (section == "rl" or not self.held_out) and self.ladder_there("train"):
+            share = self.limits.ladder_demos if section == "demos" else self.limits.ladder_rl
+            total = sum(source["weight"] for source in sources)
+            sources = [source | {"weight": round((1 - share) * source["weight"] / total, 4)} for source in sources]
+            sources.append(self.ladder_source() | {"weight": share})
+        return [f"{section}.tasks={toml({'use': 'mixture', 'sources': sources})}"]
+
+    def ladder_source(self) -> dict[str, Any]:
+        return {"use": "ladder", "tasks": str(self.ladder), "split": "train", "styles": list(STYLES)}
+
+    def ladder_there(self, split: str) -> int:
+        """How many of the ladder's tasks there are by now."""
+        found = ladder_tasks(self.ladder) if self.ladder is not None and self.ladder.is_dir() else []
+        return sum(side == split for _, side in found)
+
+    def without(self, sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Sources that read installed packages, without those that the ladder holds out."""
+        names = self.held_out or (held_out_packages(self.ladder) if self.ladder else [])
+        return [source | ({"without": names} if source["use"] in READ_PACKAGES else {}) for source in sources]
 
     def train(self) -> Iterator[bool]:
         """The steps of training, in order; each says whether the next may begin."""
@@ -203,11 +210,13 @@ class Flagship:
         base = ["--run", str(self.work / "base")]
         corpus = ["corpus", *self.words()]
         yield self.step("corpus", [[*corpus, *base], [*corpus, *SMALL_CORPUS, *base, "--fresh"]], 170, 40)
-        self.start_demos()
+        self.start_demos("demos", self.demo_words())
         small = SMALL_CORPUS if self.state.steps["corpus"].get("way") else ()
         pretrain = ["pretrain", *self.words(), *small]
         ways = [[*pretrain, *base], [*pretrain, *OTHER_SHAPE, "--run", str(self.work / "base-2")]]
         yield self.step("pretrain", ways, recipe.pretrain.seconds + start, 60)
+        if self.held_out and (count := self.ladder_there("train")):  # it was made meanwhile
+            self.start_demos("demos-ladder", self.ladder_demo_words(count))
         way = OTHER_SHAPE if self.state.steps["pretrain"].get("way") else ()
         words, base = [*self.words(), *small, *way], ["--run", str(self.folder("base"))]
         yield self.step("mtp", [["mtp", *words, *base]], recipe.mtp.seconds + start, 40, optional=True)
@@ -215,51 +224,82 @@ class Flagship:
         most = recipe.extend.seconds + 1.2 * start  # it measures needles before and after
         yield self.step("extend", [["extend", *words, *given, *base]], most, 40, optional=True)
         yield self.join_demos()
-        sft = ["sft", self.recipe, *self.overrides, f"sft.model={self.base_model()}", f"sft.data={self.demo_file}"]
+        self.join_ladder_demos()
+        sft = ["sft", *self.sft_words(), f"sft.model={self.base_model()}"]
         yield self.step("sft", [[*sft, "--run", str(self.work / "sft")]], recipe.sft.seconds + start, 40)
 
     def words(self) -> list[str]:
         """Recipe and overrides of what is trained on plain text: without the packages that the ladder holds out."""
-        names = held_out_packages(self.ladder) if self.ladder else []
-        sources = [dict(source) for source in self.settings.corpus.sources]
-        for source in sources:
-            if source["use"] == "packages" and names:
-                source["without"] = names
-        said = f"corpus.sources={toml(sources)}"
-        return [self.recipe, *self.overrides, *([said] if names else [])]
+        if self.ladder is None:
+            return [self.recipe, *self.overrides]
+        sources = self.without([dict(source) for source in self.settings.corpus.sources])
+        return [self.recipe, *self.overrides, f"corpus.sources={toml(sources)}"]
+
+    def sft_words(self) -> list[str]:
+        """Recipe and overrides of fine-tuning: the demonstrations, and the base's text beside them."""
+        text = self.folder("base") / "corpus"
+        return [self.recipe, *self.overrides, f"sft.data={self.learnt_file}", f"sft.text={text}"]
 
     @property
     def demo_file(self) -> Path:
-        return self.work / "demos" / "demos.jsonl"
+        return self.given_demos or self.work / "demos" / "demos.jsonl"
+
+    @property
+    def learnt_file(self) -> Path:
+        """All demonstrations: those of the ladder too, where they were made apart."""
+        more, joined = self.work / "demos-ladder" / "demos.jsonl", self.work / "demos-all.jsonl"
+        if not more.is_file():
+            return self.demo_file
+        if not joined.is_file():
+            joined.write_bytes(self.demo_file.read_bytes() + more.read_bytes())
+        return joined
+
+    def rl_budget(self) -> float:
+        """Seconds of reinforcement learning: what this command leaves when the evaluations behind it are done."""
+        timed = [self.state.steps.get(f"eval-sft-{name}", {}) for name in ("katas", "ladder")]
+        known = sum(row.get("seconds", 0.0) for row in timed) if all(map(bool, timed)) else 0.0
+        after = 1.15 * known + 30 if known and not self.tiny else self.limits.after_rl
+        return min(self.settings.rl.seconds, self.left - after - self.limits.start / 2)
 
     def rl(self) -> bool:
         start = self.newest("sft", "sft")
-        words = ["rl", self.recipe, *self.overrides, *self.task_words("rl"), f"rl.model={start}"]
+        if "seconds_asked" not in self.state.steps.get("rl", {}):
+            if (asked := round(self.rl_budget())) < self.limits.least_rl:
+                self.say(f"rl: {asked} s are left for it; the next command goes on here")
+                return False
+            self.state.note("rl", seconds_asked=asked, status="waits")
+        asked = self.state.steps["rl"]["seconds_asked"]
+        words = ["rl", self.recipe, *self.overrides, *self.task_words("rl"), f"rl.model={start}", f"rl.seconds={asked}"]
         # The second way leaves out what was never run on a GPU: hints of a model with latent attention, and a second
         # version in the engine for evaluations. Both would fail within the first steps.
         ways = [
             [*words, "--run", str(self.work / "rl")],
             [*words, "rl.feedback.behaviours=[]", "rl.eval_every=0", "--run", str(self.work / "rl-2")],
         ]
-        return self.step("rl", ways, self.settings.rl.seconds + self.limits.start, 90)
+        return self.step("rl", ways, asked + self.limits.start, min(90.0, asked))
 
-    def evaluate(self, arm: str, model: Path | None, *, ladder: bool = True) -> bool:
-        """Katas and the ladder's held-out tasks; False where this command has no time for them."""
+    def evaluate_katas(self, arm: str, model: Path | None) -> bool:
+        """Held-out katas; False where this command has no time for them."""
         if model is None:
             return True
         words = ["bench", str(model), "--recipe", self.recipe, *self.overrides, "--json"]
         save = ["--save", str(self.work / f"eval-{arm}-katas.json")]
         most, needs = self.limits.evaluation, self.limits.evaluation_needs
-        fine = self.step(f"eval-{arm}-katas", [[*words, *save]], most, needs, optional=True)
-        if not ladder or self.ladder is None or not fine:
-            return fine
+        return self.step(f"eval-{arm}-katas", [[*words, *save]], most, needs, optional=True)
+
+    def evaluate_ladder(self, arm: str, model: Path | None) -> bool:
+        """The ladder's held-out tasks, likewise."""
+        there = self.ladder_there("held_out")
+        if model is None or not there:
+            return True
+        words = ["bench", str(model), "--recipe", self.recipe, *self.overrides, "--json"]
         tasks = f"bench.tasks={{ use = 'ladder', tasks = '{self.ladder}', split = 'held_out', again = false }}"
-        there = [task for task in ladder_tasks(self.ladder) if task[1] == "held_out"]
         size = [
-            f"bench.count={min(len(there), self.limits.ladder_tasks)}",
+            f"bench.count={min(there, self.limits.ladder_tasks)}",
             f"bench.samples={self.limits.ladder_samples}",
         ]
         save = ["--save", str(self.work / f"eval-{arm}-ladder.json")]
+        most, needs = self.limits.evaluation, self.limits.ladder_needs
         return self.step(f"eval-{arm}-ladder", [[*words, tasks, *size, *save]], most, needs, optional=True)
 
     def base_evals(self) -> bool:
@@ -287,57 +327,66 @@ class Flagship:
                 return False
             self.state.note("fair", seconds_asked=round(spent), status="waits")
         asked = self.state.steps.get("fair", {}).get("seconds_asked", spent)
-        words = [
-            "sft",
-            self.recipe,
-            *self.overrides,
-            f"sft.model={start}",
-            f"sft.data={self.demo_file}",
-            "sft.epochs=1000",
-        ]
+        words = ["sft", *self.sft_words(), f"sft.model={start}", "sft.epochs=1000"]
         words += [f"sft.seconds={asked}", "--run", str(self.work / "fair")]
         return self.step("fair", [words], asked + self.limits.start, 20, optional=True)
 
     # Demonstrations, beside pretraining
 
     def demo_words(self, *, ladder: bool = True) -> list[str]:
-        tokenizer = self.work / "base" / "corpus" / "tokenizer"
         tasks = self.task_words("demos") if ladder else []
-        words = ["demos", self.recipe, *self.overrides, *tasks, f"sft.model={tokenizer}"]
-        return [*words, "--run", str(self.demo_file.parent)]
+        return ["demos", self.recipe, *self.overrides, *tasks, *self.demo_run("demos")]
 
-    def start_demos(self) -> None:
-        if self.state.done("demos"):
+    def ladder_demo_words(self, count: int) -> list[str]:
+        tasks = [f"demos.tasks={toml(self.ladder_source())}", f"demos.count={min(2 * count, self.limits.apart_demos)}"]
+        return ["demos", self.recipe, *self.overrides, *tasks, *self.demo_run("demos-ladder")]
+
+    def demo_run(self, name: str) -> list[str]:
+        tokenizer = self.work / "base" / "corpus" / "tokenizer"
+        return [f"sft.model={tokenizer}", "--run", str(self.work / name)]
+
+    def start_demos(self, name: str, words: Sequence[str]) -> None:
+        if name == "demos" and self.given_demos is not None and not self.state.done(name):
+            self.state.note(name, status="done", given=str(self.given_demos))
+        if self.state.done(name):
             return
-        words = self.demo_words()
-        with (self.logs / "demos.log").open("ab") as file:
+        with (self.logs / f"{name}.log").open("ab") as file:
             file.write(f"$ etude {' '.join(words)}\n".encode())
             file.flush()
-            self.demos = subprocess.Popen(
+            child = subprocess.Popen(
                 [sys.executable, "-m", "etude", *words], stdout=file, stderr=subprocess.STDOUT, env=environment()
             )
-        self.demos_began = time.monotonic()
-        self.state.note("demos", status="running", command=" ".join(words))
+        self.beside[name] = child, time.monotonic()
+        self.state.note(name, status="running", command=" ".join(words))
+
+    def join(self, name: str, patience: float) -> str:
+        """How a process beside the others ended; its seconds are its own."""
+        child, began = self.beside.pop(name)
+        status = wait(child, patience)
+        # "failed" would be the end of the step, and there is a second way.
+        self.state.note(name, time.monotonic() - began, status="waits" if status == "failed" else status)
+        self.say(f"{name}: {status}")
+        if status != "done":
+            print(tail(self.logs / f"{name}.log"), flush=True)
+        return status
 
     def join_demos(self) -> bool:
         """Waits for them; without the ladder's, where those do not come in time or fail."""
         if self.state.done("demos"):
             return self.state.ok("demos")
-        if self.demos is not None:
+        if "demos" in self.beside:
             patience = min(self.limits.demos, self.left)
-            status = wait(self.demos, patience)
-            # They were made beside pretraining: their seconds are their own. "failed" would be the end of the step, and
-            # there is a second way.
-            said = "waits" if status == "failed" else status
-            self.state.note("demos", time.monotonic() - self.demos_began, status=said)
-            self.demos = None
-            self.say(f"demos: {status}")
+            status = self.join("demos", patience)
             if status == "done":
                 return True
-            print(tail(self.logs / "demos.log"), flush=True)
             if status == "stopped" and patience < self.limits.demos:
                 return False
         return self.step("demos", [[*self.demo_words(ladder=False), "--fresh"]], self.limits.demos, 20)
+
+    def join_ladder_demos(self) -> None:
+        """Those that were made apart; fine-tuning goes on without them where they fail."""
+        if "demos-ladder" in self.beside:
+            self.join("demos-ladder", min(self.limits.demos, self.left))
 
     # All of it
 
@@ -346,17 +395,25 @@ class Flagship:
             if not fine:
                 return
         sft = self.newest("sft", "sft")
-        if not self.evaluate("sft", sft) or not self.rl():
+        if not self.evaluate_katas("sft", sft):
             return
-        if not self.evaluate("rl", self.rl_model()) or not self.base_evals():
+        # The next command does what this one has no time for; reinforcement learning does not wait for it twice.
+        self.evaluate_ladder("sft", sft)
+        if not self.rl():
+            return
+        trained = self.rl_model()
+        if not self.evaluate_katas("rl", trained) or not self.evaluate_ladder("rl", trained):
+            return
+        if not self.base_evals() or not self.evaluate_ladder("sft", sft):
             return
         if self.fair():
-            self.evaluate("fair", self.newest("fair", "sft"), ladder=False)
+            self.evaluate_katas("fair", self.newest("fair", "sft"))
 
     def close(self) -> None:
-        if self.demos is not None and self.demos.poll() is None:
-            wait(self.demos, 0.0)
-            self.state.note("demos", status="stopped")
+        for name, (child, _) in self.beside.items():
+            if child.poll() is None:
+                wait(child, 0.0)
+                self.state.note(name, status="stopped")
 
     def collect(self) -> None:
         """OUT: the newest model in bfloat16, and the archive."""
@@ -376,74 +433,14 @@ class Flagship:
         self.say(f"in {self.out}, MiB: {files}")
 
 
-# Pieces
-
-
-def environment() -> dict[str, str]:
-    """One thread for each of the many processes, but the corpus is encoded by all cores."""
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def wait(child: subprocess.Popen[bytes], most: float) -> str:
-    """done, failed, or stopped: asked to save and stop, and killed if it does not."""
-    try:
-        return "failed" if child.wait(max(0.0, most)) else "done"
-    except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGTERM)
-    try:
-        child.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-    return "stopped"
-
-
-def tail(log: Path, lines: int = 12) -> str:
-    with contextlib.suppress(OSError):
-        return "\n".join(f"    {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-lines:])
-    return ""
-
-
-def toml(value: Any) -> str:
-    """A value on one line, as an override has it."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {toml(item)}' for key, item in value.items())} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value)
-
-
-def saved(run: Path) -> list[tuple[str, int, Path]]:
-    return checkpoints_in(run) if (run / "run.json").is_file() else []
-
-
-def rl_seconds(run: Path) -> float:
-    with contextlib.suppress(OSError, KeyError, ValueError):
-        return float(read_facts(run)["stages"]["rl"]["facts"]["seconds"])
-    return 0.0
-
-
-def ladder_tasks(tasks: Path) -> list[tuple[str, str]]:
-    """(package, split) of each of the ladder's first tasks."""
-    found = []
-    for path in task_folders(tasks):
-        _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
-        if facts.rung == 1:
-            found.append((path.parent.name, facts.split or "train"))
-    return found
-
-
-def held_out_packages(tasks: Path) -> list[str]:
-    """Names of the packages whose tasks are held out, as their folders in site-packages are called."""
-    return sorted({package.lower().replace("-", "_") for package, split in ladder_tasks(tasks) if split == "held_out"})
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("runs/flagship"), help="folder of all runs and the state")
     parser.add_argument("--out", type=Path, default=Path("runs/flagship-out"), help="what is to be carried away")
     parser.add_argument("--until", type=float, default=560.0, help="seconds that this command may take")
     parser.add_argument("--ladder", type=Path, help="folder of the ladder's tasks; without it katas alone")
+    parser.add_argument("--held-out", help="packages that are held out, where the ladder's tasks are made meanwhile")
+    parser.add_argument("--demos", type=Path, help="file of demonstrations that were made before; else they are made")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--page", type=Path, metavar="OUT", help="write the page from this folder, and run nothing")
     parser.add_argument("--note", action="append", default=[], help="a line for the page's end, known from elsewhere")

@@ -3,9 +3,11 @@
 #
 #     bash benchmarks/flagship.sh SECONDS OUT [LADDER] [flagship.py's words ...]
 #
-# SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks, or the archive
-# that benchmarks/learning/carry_ladder.py packs; "" for katas alone. Wheels of what is missing lie in .wheels.
-# FLAGSHIP_WORK says where the runs lie.
+# SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks; or the archive
+# that benchmarks/learning/carry_ladder.py packs; or a folder of packages of which they are made beside pretraining
+# (flagship_ladder.sh), in $LADDER_SECONDS (330); "" for katas alone. Wheels of what is missing lie in .wheels.
+# FLAGSHIP_WORK says where the runs lie. FLAGSHIP_STUDIES=1 runs arms of a study on the idle cores of this command
+# (flagship_studies.sh) and puts their results into OUT; not for the command that does reinforcement learning.
 set -u
 began=$SECONDS
 cd "$(dirname "$0")/.." || exit 1
@@ -25,7 +27,13 @@ if [ -f "$ladder" ]; then
     ladder=$work/ladder
 fi
 words=()
-if [ -d "$ladder" ]; then
+if [ -f "$ladder/packages.txt" ]; then
+    held_out=$(awk '$2 == "held_out" { print $1 }' "$ladder/packages.txt" | paste -sd,)
+    words=(--ladder "$work/ladder" --held-out "$held_out")
+    if [ ! -d "$work/ladder" ]; then
+        bash benchmarks/flagship_ladder.sh "${LADDER_SECONDS:-330}" "$ladder" "$work/ladder" > "$out/ladder.log" 2>&1 &
+    fi
+elif [ -d "$ladder" ]; then
     words=(--ladder "$ladder")
 elif [ -n "$ladder" ]; then  # not katas alone instead: that would be another run than the one asked for
     echo "there is no ladder in $ladder; give a folder, an archive, or \"\" for katas alone" >&2
@@ -34,4 +42,16 @@ else
     echo "no ladder: katas alone"
 fi
 left=$(( until - (SECONDS - began) ))
+if [ -n "${FLAGSHIP_STUDIES:-}" ]; then
+    setsid bash benchmarks/flagship_studies.sh $(( left - 10 )) "$work/studies" > "$out/studies.log" 2>&1 &
+    studies=$!
+fi
 python benchmarks/flagship.py --work "$work" --out "$out" --until "$left" "${words[@]}" "$@"
+status=$?
+if [ -n "${studies:-}" ]; then
+    kill -TERM -- "-$studies" 2>/dev/null  # what it began goes on with the next command
+    wait "$studies" 2>/dev/null
+    cp "$work"/studies/results.json "$out/studies.json" 2>/dev/null
+    tail -n 20 "$out/studies.log"
+fi
+exit $status

@@ -26,6 +26,7 @@ from etude.core.renamed import COMPONENTS, SETTINGS, current
 # Where a room reaches a higher one: by these names and by no others (tests/core/test_upward_names.py).
 UPWARD: Final = {
     "corpus source katas": "etude.forge.katas.training_text:KataCode",
+    "corpus source mends": "etude.forge.ladder.mend_text:MendText",
     "policy attack": "etude.forge.gates.attacks.table:attack_script",
 }
 

@@ -277,6 +277,8 @@ class SftSettings:
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name", least=2)
     save_every: int = setting(100, "steps between checkpoints", least=1)
+    text: str = setting("", "folder of a corpus whose text is learnt beside, so that less is forgotten; empty: none")
+    text_share: float = setting(0.3, "of the loss: what the text counts beside the conversations", least=0, most=0.95)
     mtp_weight: float = setting(0.1, "share of the MTP heads' distillation beside the main head's loss", least=0)
     optim: OptimSettings = setting(OptimSettings(lr=2e-3, muon_lr=1e-3), "optimiser")
     lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")

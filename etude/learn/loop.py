@@ -43,18 +43,20 @@ def labelled(
 ) -> Draw:
     """Token sequences with a weight for each token (1 counts, 0 does not) -> the mean cross-entropy of the main head.
 
+    The mean is over the sum of the weights, so pieces may count less than others.
+
     `heads` are MTP heads and their share: they learn the main head's distribution of the same tokens. Without `main`
     they learn alone.
     """
-    predicted = sum(int(np.count_nonzero(counts_T[1:])) for _, counts_T in pieces)
+    predicted = sum(float(counts_T[1:].sum(dtype=np.float64)) for _, counts_T in pieces)
     items = []
     for tokens_T, counts_T in pieces:
-        weight_T = (counts_T / max(1, predicted)).astype(np.float32)
+        weight_T = (counts_T / max(1.0, predicted)).astype(np.float32)
         streams = [Stream("main", weight_T, Label(tokens_T))] if main else []
         streams += [Stream(head, np.float32(share) * weight_T, MainHead()) for head, share in heads]
         items.append(Item(tokens_T, streams))
-    size = sum(int(sizes_V[tokens_T[1:]][counts_T[1:] != 0].sum()) for tokens_T, counts_T in pieces)
-    return Draw(Batch(items), predicted, size)
+    size = sum(float(sizes_V[tokens_T[1:]] @ counts_T[1:]) for tokens_T, counts_T in pieces)
+    return Draw(Batch(items), round(predicted), round(size))
 
 
 def trained_heads(config: ModelConfig, settings: PretrainSettings | SftSettings) -> list[tuple[str, float]]:

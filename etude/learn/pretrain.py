@@ -93,7 +93,7 @@ def _train(
     saved = run.latest(stage)
     if saved is not None:
         learner.restore(saved)
-        train.seek(_read_position(saved))
+        train.seek(read_position(saved))
 
     def draw() -> loop.Draw:
         pieces = train.take(settings.batch_tokens)
@@ -154,7 +154,7 @@ def held_out_nats(
     return nats, predicted, size
 
 
-def _read_position(directory: Path) -> dict[str, Any]:
+def read_position(directory: Path) -> dict[str, Any]:
     try:
         position: dict[str, Any] = json.loads((directory / POSITION).read_text())
     except (OSError, ValueError):

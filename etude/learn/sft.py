@@ -2,11 +2,13 @@
 
 A conversation is one sequence, never cut and never packed into another's context; under a chat template that rewrites
 history it is one for each time that happens, and no turn is learnt twice. Which tokens are the assistant's is what the
-model's dialect says of each span.
+model's dialect says of each span. Plain text can be learnt beside, as much of it in each step as of conversations: what
+a model forgets in fine-tuning is what it no longer reads.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from etude.core.run import Run
 from etude.core.settings import RunSettings, SftSettings
 from etude.learn.loop import Draw, labelled, token_bytes, train, trained_heads
 from etude.learn.lora import adapt
+from etude.learn.pretrain import POSITION, Documents, read_position
 from etude.learn.start_learner import start_learner
 from etude.learn.streams import Floats, Ids
 from etude.model.decoder import Decoder
@@ -39,8 +42,12 @@ def sft(
     stage: str = STAGE,
     tools: Sequence[ToolSchema] = (),
     ranks: LearnerRanks | None = None,
+    text: Documents | None = None,
 ) -> Path:
-    """Trains `decoder` on the conversations, or continues where the run stopped; returns the last checkpoint."""
+    """Trains `decoder` on the conversations, or continues where the run stopped; returns the last checkpoint.
+
+    `text` is learnt beside them, with the share of the loss that the settings give it.
+    """
     pieces = tokenise(conversations, dialect, settings.sequence, tools)
     steps = plan([len(ids) for ids, _ in pieces], settings.batch_tokens, settings.epochs, machine.seed)
     adapt(decoder, settings.lora, machine.seed)
@@ -58,13 +65,31 @@ def sft(
         saved = run.latest(stage)
         if saved is not None:
             learner.restore(saved)
+            if text is not None:
+                text.seek(read_position(saved))
         sizes_V = token_bytes(dialect)
         heads = trained_heads(decoder.config, settings)
 
         def draw() -> Draw:
-            return labelled([pieces[i] for i in steps[learner.steps]], heads, sizes_V)
+            drawn = [pieces[i] for i in steps[learner.steps]]
+            if text is not None:
+                drawn += beside(drawn, text.take(settings.batch_tokens), settings.text_share)
+            return labelled(drawn, heads, sizes_V)
 
-        return train(run, stage, learner, draw, dialect.save, save_every=settings.save_every, seconds=settings.seconds)
+        def write(directory: Path) -> None:
+            dialect.save(directory)
+            if text is not None:
+                (directory / POSITION).write_text(json.dumps(text.position()) + "\n")
+
+        return train(run, stage, learner, draw, write, save_every=settings.save_every, seconds=settings.seconds)
+
+
+def beside(drawn: Sequence[tuple[Ids, Floats]], text: Sequence[Ids], share: float) -> list[tuple[Ids, Floats]]:
+    """Pieces of text, each token weighted so that all of them have this share of the loss of conversations and text."""
+    own = sum(float(own_T[1:].sum()) for _, own_T in drawn)
+    there = sum(len(ids) - 1 for ids in text)
+    weight = own * share / (1 - share) / max(1, there)
+    return [(np.asarray(ids, np.int64), np.full(len(ids), weight, np.float32)) for ids in text]
 
 
 def tokenise(

@@ -47,7 +47,8 @@ def ladder_reference(
     before, after = task.workspace.text(path), task.solution.text(path)
     first, last = lines_of(before, name)
     short = name.rpartition(".")[2]
-    test = task.facts.fail_to_pass[0].partition("[")[0]
+    # A task without tests names its place, and there is nothing to run.
+    test = task.facts.fail_to_pass[0].partition("[")[0] if task.facts.fail_to_pass else ""
     named = test in task.instruction
     run_test = Call("run", {"command": f"{PYTEST} {shlex.quote(test)} | {TAIL}"})
 
@@ -58,13 +59,13 @@ def ladder_reference(
     if not named:
         turns.append(turn("Run the tests.", Call("run", {"command": f"{PYTEST} -x | {TAIL}"})))
         turns.append(turn(f"Where is {short}?", Call("grep", {"pattern": f"def {short}\\b"})))
-    elif rng.random() < habits.test_first:
+    elif rng.random() < habits.test_first and test:
         turns.append(turn("See how it fails.", run_test))
     turns.append(turn(f"Read {short}.", Call("read", {"path": path, "start": str(first), "end": str(last)})))
     for old, new in edits_between(before, after):
         call = Call("edit", {"path": path, "old": old, "new": new})
         turns.append(turn(f"Mend {short}." if task.facts.category == "debugging" else f"Write {short}.", call))
-    if rng.random() < habits.test_after:
+    if rng.random() < habits.test_after and test:
         turns.append(turn("Run it again.", run_test))
     message = {"message": f"Fixed {short}."} if rng.random() < habits.report else {}
     return [*turns, turn("Done.", Call("finish", message))]

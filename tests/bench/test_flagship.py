@@ -15,7 +15,9 @@ from benchmarks.flagship import Flagship
 
 def flagship(work: Path, until: float = 1e9) -> Flagship:
     return Flagship(
-        argparse.Namespace(work=work, out=work / "out", until=until, size="tiny", ladder=None, overrides=[])
+        argparse.Namespace(
+            work=work, out=work / "out", until=until, size="tiny", ladder=None, held_out=None, demos=None, overrides=[]
+        )
     )
 
 
@@ -48,6 +50,6 @@ def test_demonstrations_that_fail_are_made_without_the_ladder(
 
     monkeypatch.setattr(Flagship, "etude", etude)
     run = flagship(tmp_path)
-    run.demos = subprocess.Popen([sys.executable, "-c", code])
+    run.beside["demos"] = subprocess.Popen([sys.executable, "-c", code]), 0.0
     assert run.join_demos() and run.state.ok("demos")
     assert ran == ([] if code == "pass" else ["--fresh"])

@@ -16,8 +16,9 @@ from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.core.settings import OptimSettings, PretrainSettings, RunSettings, SftSettings
+from etude.learn.loop import labelled
 from etude.learn.pretrain import pretrain
-from etude.learn.sft import plan, sft, tokenise
+from etude.learn.sft import beside, plan, sft, tokenise
 from etude.model.attention import PackedAttend
 from etude.model.checkpoint.directory import load_model
 from etude.model.config import ModelConfig
@@ -177,8 +178,9 @@ SFT = SftSettings(
 )
 
 
-def start_sft(path: Path, tokenizer_dir: Path, stop_at: int | None = None) -> Path:
+def start_sft(path: Path, tokenizer_dir: Path, stop_at: int | None = None, text: str = "") -> Path:
     tokenizer = Tokenizer.load(tokenizer_dir)
+    lines = Lines(tokenizer, text) if text else None
     with Run.open(path, {"run": {"keep_checkpoints": 9}}) as run:
         log = run.log
 
@@ -187,7 +189,8 @@ def start_sft(path: Path, tokenizer_dir: Path, stop_at: int | None = None) -> Pa
             run.stopping = step == stop_at
 
         run.log = stopping  # type: ignore[method-assign,assignment]
-        return sft(run, small_decoder(tokenizer.vocab_size), Native(tokenizer), CONVERSATIONS, SFT, MACHINE)
+        decoder = small_decoder(tokenizer.vocab_size)
+        return sft(run, decoder, Native(tokenizer), CONVERSATIONS, SFT, MACHINE, text=lines)
 
 
 def test_only_the_assistants_own_tokens_are_learnt(tokenizer_dir: Path) -> None:
@@ -207,14 +210,25 @@ def test_fine_tuning_lowers_the_loss_and_leaves_a_model_with_its_tokenizer(tmp_p
     load_model(last)
 
 
-def test_fine_tuning_continues_to_the_same_bits(tmp_path: Path, tokenizer_dir: Path) -> None:
-    straight = start_sft(tmp_path / "straight", tokenizer_dir)
-    start_sft(tmp_path / "stopped", tokenizer_dir, stop_at=3)
-    resumed = start_sft(tmp_path / "stopped", tokenizer_dir)
+@pytest.mark.parametrize("text", ["", "\n".join(f"line {n} of a text that is learnt beside" for n in range(40))])
+def test_fine_tuning_continues_to_the_same_bits(tmp_path: Path, tokenizer_dir: Path, text: str) -> None:
+    straight = start_sft(tmp_path / "straight", tokenizer_dir, text=text)
+    start_sft(tmp_path / "stopped", tokenizer_dir, stop_at=3, text=text)
+    resumed = start_sft(tmp_path / "stopped", tokenizer_dir, text=text)
     assert resumed.name == straight.name
     for name in ("model.safetensors", "optimiser.safetensors"):
         wanted, found = load_file(straight / name), load_file(resumed / name)
         assert all(torch.equal(wanted[key], found[key]) for key in wanted)
+
+
+def test_text_beside_conversations_has_its_share_of_the_loss() -> None:
+    talks = [(np.arange(9), np.array([0, 0, 0, 1, 1, 0, 0, 1, 1], np.float32)), (np.arange(4), np.ones(4, np.float32))]
+    text = [np.arange(30, dtype=np.uint16), np.arange(11, dtype=np.uint16)]
+    found = beside(talks, text, 0.3)
+    drawn = labelled([*talks, *found], [], np.ones(64, np.int64))
+    weights = [float(item.streams[0].weight_T[1:].sum()) for item in drawn.batch.items]
+    assert sum(weights) == pytest.approx(1.0) and sum(weights[2:]) == pytest.approx(0.3)
+    assert [len(ids) for ids, _ in found] == [30, 11] and drawn.predicted == 10
 
 
 def test_every_epoch_visits_every_conversation_once() -> None:

@@ -25,6 +25,7 @@ NOT_CARRIED = ("optimiser.safetensors", "learner.json", "checkpoint.json")  # th
 DEMOS = "demos.jsonl"
 WAIT = 3600.0  # seconds for another command that makes the same base
 PAUSE = 1.0
+OF_MACHINE = ("run.device=", "run.threads=", "run.compute.")  # where a base was computed, and nothing of what it is
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Places:
 def is_made(base: Base, places: Places, changes: Sequence[str] = ()) -> bool:
     """Whether the base is there, made by the commands that it has now, as they are or with these changes.
 
-    One that was made smaller to try a study is none that a result may start from.
+    One that was made smaller to try a study is none that a result may start from; one that another device made is.
     """
     try:
         facts = json.loads((places.base(base) / FACTS).read_text())
@@ -54,7 +55,8 @@ def is_made(base: Base, places: Places, changes: Sequence[str] = ()) -> bool:
         return False
     if not isinstance(facts, dict) or facts.get("commands") != _plain(base, places):
         return False
-    return facts.get("changes", []) in ([], list(changes))
+    made = [change for change in facts.get("changes", []) if not str(change).startswith(OF_MACHINE)]
+    return made in ([], [change for change in changes if not change.startswith(OF_MACHINE)])
 
 
 def missing_bases(bases: Sequence[Base], places: Places, changes: Sequence[str] = ()) -> list[Base]:

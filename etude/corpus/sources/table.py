@@ -21,6 +21,7 @@ SOURCES = {
     "commits": "etude.corpus.sources.commits:Commits",
     "records": "etude.corpus.sources.records:Records",
     "katas": component.UPWARD["corpus source katas"],
+    "mends": component.UPWARD["corpus source mends"],
 }
 
 

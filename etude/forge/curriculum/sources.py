@@ -32,6 +32,7 @@ SOURCES = {
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
     "ladder": "etude.forge.ladder.source:Ladder",
+    "mends": "etude.forge.ladder.mends:Mends",
     "questions": "etude.forge.curriculum.questions:Questions",
     "mixture": "etude.forge.curriculum.mixture:Mixture",
 }

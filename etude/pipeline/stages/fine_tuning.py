@@ -89,6 +89,7 @@ def fine_tune_more(run: Run, recipe: Recipe) -> None:
 
 def _train(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftSettings) -> None:
     device = prepare_device(recipe)
+    from etude.corpus.mix import Mix
     from etude.harness.tools.base import schema_of
     from etude.harness.tools.table import build_tools
     from etude.learn.sft import sft
@@ -96,6 +97,7 @@ def _train(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftSetti
     from etude.model.checkpoint.outlines import load_outline
     from etude.tokens.conversations import read_conversations
     from etude.tokens.dialect import open_dialect
+    from etude.tokens.text_tokenizer import open_tokenizer
 
     conversations = read_conversations(settings.data or run.path / DEMOS)
     if settings.data:  # somebody's own; demonstrations were looked at when they were made
@@ -104,7 +106,10 @@ def _train(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftSetti
     decoder = load_model(start, device) if ranks.ranks == 1 else load_outline(start)
     dialect = open_dialect(start, recipe.harness.template)
     tools = [schema_of(tool) for tool in build_tools(recipe.harness.tools).values()]
-    sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools, ranks)
+    text = Mix(Path(settings.text), "train", settings.sequence, recipe.run.seed) if settings.text else None
+    if text is not None and text.manifest.tokenizer != open_tokenizer(start).fingerprint:
+        raise EtudeError(f"sft.text is {settings.text}, whose ids are of another tokenizer than that of {start}")
+    sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools, ranks, text)
 
 
 def without_hacks(conversations: list[tuple[Message, ...]], file: str) -> list[tuple[Message, ...]]:
@@ -125,6 +130,8 @@ def without_hacks(conversations: list[tuple[Message, ...]], file: str) -> list[t
 def check_sft(recipe: Recipe) -> None:
     if recipe.sft.data and not Path(recipe.sft.data).is_file():
         raise EtudeError(f"sft.data is {recipe.sft.data!r}, which is not a file")
+    if recipe.sft.text and not (Path(recipe.sft.text) / "manifest.json").is_file():
+        raise EtudeError(f"sft.text is {recipe.sft.text!r}, which is no corpus: name the folder `corpus` of a run")
     check_model(recipe.sft.model)
 
 

@@ -354,6 +354,7 @@ class Facts(Table):
     answer: Answer | None = None  # what the agent has to say in its last words, where no edit is asked for
     testing: Testing | None = None  # what its tests have to notice, where tests are what is asked for
     refactor: Refactor | None = None  # what gets another name or place, where that is the work
+    restored: bool | None = None  # true: a file has to be as the solution has it, and no test says more
     documentation: Documentation | None = None  # what its docstrings have to show, where those are asked for
     parameters: dict[str, list[str]] = {}  # what was drawn to make this task
 

@@ -166,6 +166,15 @@ def test_a_base_that_was_tried_smaller_is_not_taken_for_the_real_one(
     assert is_made(base, places) and is_made(base, places, smaller)  # a smaller size may be tried from the real one
 
 
+def test_a_base_that_another_device_made_is_the_real_one(
+    own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
+) -> None:
+    (base,), places = own[0].arms("cpu")["old"].bases, Places(tmp_path / "runs", 0)
+    make_base(base, places, running.run_command, ["run.device=cuda", "run.compute.compile=false"])
+    assert is_made(base, places) and is_made(base, places, ["run.threads=1"])
+    assert json.loads((places.base(base) / "base.json").read_text())["changes"][0] == "run.device=cuda"
+
+
 def test_settings_are_added_before_a_commands_options_and_recorded(
     own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
 ) -> None:
