@@ -356,6 +356,25 @@ def test_runs_at_once_do_not_disturb_each_other(world: World) -> None:
     world.run(go())
 
 
+def test_a_run_that_ends_takes_what_it_left_and_nothing_of_one_that_lives(world: World) -> None:
+    # Both leave a process whose parent is gone; the first waits meanwhile.
+    first = "(sleep 600 >&- 2>&- & echo $! > of-first); mkfifo go; read line < go"
+    second = "until [ -p go ]; do :; done; (sleep 600 >&- 2>&- & echo $! > of-second)"
+    alive = "for name in of-first of-second; do kill -0 $(cat $name) 2>&- && echo $name; done; true"
+
+    async def go() -> None:
+        async with await world.host.start([world.layer]) as sandbox:
+            waiting = asyncio.ensure_future(sandbox.run(["sh", "-c", first]))
+            await asyncio.sleep(0)  # it is asked for before the second
+            assert (await sandbox.run(["sh", "-c", second])).code == 0
+            assert (await sandbox.run(["sh", "-c", alive])).stdout == b"of-first\n"
+            assert (await sandbox.run(["sh", "-c", "echo > go"])).code == 0
+            assert (await waiting).code == 0
+            assert (await sandbox.run(["sh", "-c", alive])).stdout == b""
+
+    world.run(go())
+
+
 def test_a_cancelled_run_leaves_nothing_running(world: World) -> None:
     marker = "86397.5"
 

@@ -45,12 +45,14 @@ class LiveProgram:
     """A program that has not been reported as ended."""
 
     number: int
-    supervisor: int
+    child: int  # of ours: its supervisor, or the program itself; 0 while it is being brought back
     status: int
     started: float
     deadline: float | None
     oom_before: int
     pipes: tuple[int, ...]  # the kernel's numbers of its streams
+    supervised: bool = True
+    cleared: bool = False  # it has ended, and nothing was left below its supervisor
     oom: bool = False
 
 
@@ -71,6 +73,8 @@ class Init:
         self._preloaded = preloaded
         self._proc_device = os.stat("/proc").st_dev  # noqa: PTH116 - beside its kind
         self._live: dict[int, LiveProgram] = {}  # by the descriptor of its status
+        self._unsupervised: LiveProgram | None = None  # one at most, which started when nothing else ran
+        self._exited: int | None = None  # the wait status of that one
         self._stopped = False
         self._watch_seconds = _WATCH_SECONDS
         self._poll = select.poll()
@@ -95,6 +99,9 @@ class Init:
             # Ends before deadlines: a program that ended just in time is not reported as timed out.
             for descriptor in ready & self._live.keys():
                 self._ended(self._live[descriptor])
+            # After those: sweeping for them may have reaped it.
+            if self._unsupervised is not None and self._exited is not None:
+                self._ended(self._unsupervised)
             now = time.monotonic()
             for program in [each for each in self._live.values() if each.deadline is not None]:
                 if program.deadline is not None and program.deadline <= now and program.status in self._live:
@@ -109,6 +116,8 @@ class Init:
 
     def _patience(self) -> int | None:
         """Milliseconds until something is due."""
+        if self._exited is not None and self._unsupervised is not None:
+            return 0  # a sweep has reaped it, and has taken the wakeup
         due = [each.deadline for each in self._live.values() if each.deadline is not None]
         if self._live and not self._confinement.counted_memory:
             due.append(time.monotonic() + self._watch_seconds)
@@ -151,7 +160,7 @@ class Init:
             case "expect":
                 return {}, self._expect(message["id"])
             case "supervised":
-                self._live_numbered(message["program"]).supervisor = message["supervisor"]
+                self._live_numbered(message["program"]).child = message["supervisor"]
             case "listen":
                 return {}, (_listen(message["port"]),)
             case "reset":
@@ -169,17 +178,24 @@ class Init:
         before = self._oom_kills()
         function = self._preloaded[message["preloaded"]] if message["preloaded"] else None
         program = Program(message["argv"], message["cwd"], message["env"], message["stdin"], message["apart"], function)
-        started = program_start.start(program, self._confinement)
+        # What may stay is told apart from what is started beside it later, and is known to a freeze by its supervisor.
+        supervised = bool(self._live) or message["timeout"] is None
+        started = program_start.start(program, self._confinement, supervised=supervised)
         now = time.monotonic()
         deadline = None if message["timeout"] is None else now + message["timeout"]
         # Pipes are known by inode: CRIU's images name them so, and `restore` puts the new streams in their place.
-        pipes = tuple(os.fstat(each).st_ino for each in started.streams)
-        self._follow(LiveProgram(message["id"], started.supervisor, started.status, now, deadline, before, pipes))
+        pipes = tuple(os.fstat(each).st_ino for each in started.streams) if supervised else ()
+        live = LiveProgram(message["id"], started.child, started.status, now, deadline, before, pipes)
+        live.supervised = supervised or not started.child  # of one that could not be forked, the pipe says how it ended
+        self._follow(live)
         return started.streams
 
     def _follow(self, program: LiveProgram) -> None:
         self._live[program.status] = program
-        self._poll.register(program.status, select.POLLIN)
+        if program.supervised:
+            self._poll.register(program.status, select.POLLIN)
+        else:
+            self._unsupervised, self._exited = program, None
 
     # Programs that are saved with their memory, and that come back. The launcher runs CRIU (`criu.py`).
 
@@ -195,7 +211,7 @@ class Init:
         for program in sorted(self._live.values(), key=lambda each: each.number):
             # CRIU dumps a tree by its root. A supervisor with two children has taken in orphans, which belong to no
             # such tree.
-            below = [row for row in everything if row.parent == program.supervisor]
+            below = [row for row in everything if row.parent == program.child]
             if len(below) != 1 or below[0].dead:
                 return self._refuse("a program has just ended, or has left processes that outlived their parent")
             found.append({"pid": below[0].pid, "pipes": program.pipes})
@@ -232,27 +248,31 @@ class Init:
         """It ended by itself; whatever it left behind ends now."""
         # The report is shorter than PIPE_BUF, so one read gets all of it.
         report = os.read(program.status, 4096)
-        killed = -int(signal.SIGKILL)  # by a program: nothing else ends a supervisor before its time
-        status = program_start.STATUS.unpack_from(report)[0] if report else killed
+        status: int | None = program_start.STATUS.unpack_from(report)[0] if report else self._exit_of(program)
         if status == program_start.NOT_CONFINED:
             self._report(program, 0, failure=report[program_start.STATUS.size :].decode(errors="replace"))
         else:
-            self._report(program, os.waitstatus_to_exitcode(status) if report else killed)
+            # Without a status: a program killed its supervisor, which nothing else ends before its time.
+            self._report(program, -int(signal.SIGKILL) if status is None else os.waitstatus_to_exitcode(status))
+
+    def _exit_of(self, program: LiveProgram) -> int | None:
+        return None if program.supervised else self._exited
 
     def _end(self, program: LiveProgram, timed_out: bool = False) -> None:
-        if program.supervisor:  # of one that is still being brought back, nobody knows it
-            with suppress(ProcessLookupError):
-                os.kill(program.supervisor, signal.SIGKILL)
+        """It belongs to no live program from here on, and is killed as all that it left."""
         self._report(program, -int(signal.SIGKILL), timed_out)
 
     def _report(self, program: LiveProgram, code: int, timed_out: bool = False, failure: str = "") -> None:
         # Before the sweep: the time that leftovers take to die is not the program's.
         seconds = time.monotonic() - program.started
         del self._live[program.status]
-        self._poll.unregister(program.status)
+        if program.supervised:
+            self._poll.unregister(program.status)
+        else:
+            self._unsupervised = None
         os.close(program.status)
         # Leftovers die before the answer goes out: who reads the result may look at the files at once.
-        self._sweep()
+        self._sweep(program)
         oom = program.oom or self._oom_kills() > program.oom_before
         done = {"code": code, "timed_out": timed_out, "oom": oom, "seconds": seconds}
         wire.send(
@@ -267,13 +287,13 @@ class Init:
             self._end(program)
         self._sweep()
 
-    def _sweep(self) -> None:
-        """Kill every process that belongs to no live program; return when they are gone."""
+    def _sweep(self, ended: LiveProgram | None = None) -> None:
+        """Kill every process that belongs to no live program, after the end of one; return when they are gone."""
         patience = time.monotonic() + _DEATH_SECONDS
         while True:
             alone = not self._live
             # With programs that stay, strays are looked for one by one. A bomb that outruns this takes them along.
-            strays = [-1] if alone or time.monotonic() > patience - _DEATH_SECONDS / 2 else self._strays()
+            strays = [-1] if alone or time.monotonic() > patience - _DEATH_SECONDS / 2 else self._strays(ended)
             for pid in strays:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)  # to -1: all but us, in one step that no fork can slip through
@@ -284,21 +304,30 @@ class Init:
                 raise RuntimeError(f"processes did not die within {_DEATH_SECONDS:g} s of being killed")
             self._await_death()
 
-    def _strays(self) -> list[int]:
-        supervisors = {each.supervisor for each in self._live.values()}
-        children = process_table.children(processes())
-        first = [pid for pid in children.get(1, []) if pid not in supervisors]
-        return process_table.with_descendants(first, children)
+    def _strays(self, ended: LiveProgram | None) -> list[int]:
+        rows = processes()
+        children = process_table.children(rows)
+        if ended is not None and ended.supervised and any(row.pid == ended.child and not row.dead for row in rows):
+            # All that it left is below its supervisor, which goes last.
+            below = process_table.with_descendants(children.get(ended.child, []), children)
+            ended.cleared = not below
+            return below or [ended.child]
+        if ended is not None and ended.cleared and self._unsupervised is not None:
+            return []  # other children of ours may be orphans of the one without a supervisor, which lives
+        known = {each.child for each in self._live.values()}
+        return process_table.with_descendants([pid for pid in children.get(1, []) if pid not in known], children)
 
     def _reap(self) -> bool:
         """Reap the dead; whether any child is left."""
         while True:
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return False
             if pid == 0:
                 return True
+            if self._unsupervised is not None and pid == self._unsupervised.child:
+                self._exited = status
 
     def _await_death(self) -> None:
         select.select([self._woken], [], [], 0.02)

@@ -1,8 +1,9 @@
-"""One program under its supervisor: what happens between a request and exec.
+"""One program, under a supervisor where others may run beside it: what happens between a request and exec.
 
 The supervisor is a process of ours, the parent of all that the program starts: orphans come back to it, so what
-belongs to a run is known for as long as it lives. It only waits. The program itself gives up every
-privilege, for good, before it becomes what was asked for. Knows nothing about other programs or about files.
+belongs to a run is known for as long as it lives. It only waits. A run that starts when nothing else runs has none, as
+a fork is what a run costs most: its orphans come to init. The program itself gives up every privilege, for good, before
+it becomes what was asked for. Knows nothing about other programs or about files.
 """
 
 from __future__ import annotations
@@ -90,18 +91,20 @@ class ProgramPipes:
 
 @dataclass(frozen=True)
 class Started:
-    """A running supervisor, and the orchestrator's ends of the program's streams."""
+    """A child of ours, the supervisor or the program itself, and the orchestrator's ends of the program's streams."""
 
-    supervisor: int
-    status: int  # the program's wait status comes here; nothing but the end if the supervisor was killed
+    child: int
+    # A supervisor sends the program's wait status here, or nothing if it was killed. A program without one is waited
+    # for, and says here only that it could not be confined.
+    status: int
     streams: tuple[int, ...]
 
 
-def start(program: Program, confinement: Confinement) -> Started:
+def start(program: Program, confinement: Confinement, *, supervised: bool) -> Started:
     pipes = ProgramPipes.make(program.stdin)
     status, report = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = os.fork()
+        pid = os.fork() if supervised else _fork_program(program)
     except OSError as error:
         # The sandbox's own limits on processes or memory are used up: the program that wanted more sees it, as from
         # a shell. It must not look like a failure of ours, or programs could bring one about.
@@ -113,20 +116,26 @@ def start(program: Program, confinement: Confinement) -> Started:
     if pid == 0:
         for descriptor in pipes.ours:
             os.close(descriptor)  # or the program would never see the end of its input
-        _supervise(program, pipes.programs, report, confinement)
+        # The wakeup descriptor is init's: this process would write into init's socket.
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if supervised:
+            _supervise(program, pipes.programs, report, confinement)
+        _become(program, pipes.programs, report, confinement)
     for descriptor in (*pipes.programs, report):
         os.close(descriptor)
     return Started(pid, status, pipes.ours)
 
 
+def _fork_program(program: Program) -> int:
+    return kernel.clone(kernel.CLONE_NEWPID) if program.apart else os.fork()
+
+
 def _supervise(program: Program, streams: tuple[int, int, int], report: int, confinement: Confinement) -> NoReturn:
     try:
-        # The wakeup descriptor is init's: this process would write into init's socket.
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # Orphans of the program come to us and not to init, so they are known as this run's.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        pid = kernel.clone(kernel.CLONE_NEWPID) if program.apart else os.fork()
+        pid = _fork_program(program)
         if pid == 0:
             _become(program, streams, report, confinement)
         for descriptor in streams:
@@ -137,14 +146,17 @@ def _supervise(program: Program, streams: tuple[int, int, int], report: int, con
 
 
 def await_end(program: int, report: int) -> NoReturn:
-    """What a supervisor does: reap all that comes back to it, and report how the program ended."""
+    """What a supervisor does: reap all that comes back to it, report how the program ended, and wait to be killed.
+
+    Until then whatever the program left behind stays below it, where init finds it.
+    """
     try:
         while True:
             pid, status = os.wait()
             if pid == program:
-                break
-        # A write of four bytes to a pipe is whole or not at all.
-        os.write(report, STATUS.pack(status))
+                # A write of four bytes to a pipe is whole or not at all.
+                os.write(report, STATUS.pack(status))
+                _reap_for_ever()
     finally:
         os._exit(0)
 
@@ -215,17 +227,21 @@ def _be_process_one() -> NoReturn:
     try:
         os.setsid()
         kernel.call("close_range", 0, 0xFFFFFFFF, 0)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        while True:
-            try:
-                # Waited for and not ignored: their processor time is then this one's, and the program's at the end.
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                pass
-            signal.sigwait({signal.SIGCHLD})
+        _reap_for_ever()
     finally:
         os._exit(0)
+
+
+def _reap_for_ever() -> NoReturn:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while True:
+        try:
+            # Waited for and not ignored: their processor time is then this one's, and the program's at the end.
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+        signal.sigwait({signal.SIGCHLD})
 
 
 def _prefer_as_victim() -> None:
