@@ -37,6 +37,10 @@ class VLLMClient(EngineClient):
     keep_alive = False  # its server closes an idle connection after 5 s, at whatever moment that is
     chain: str = ""  # the delta chain that it was attached to
 
+    def __init__(self, address: str, **given: Any) -> None:
+        super().__init__(address, **given)
+        self._under_way: dict[str, asyncio.Future[StopReason]] = {}  # how each request ends that was asked for here
+
     async def attach(self, chain: str, version: Version) -> None:
         """Tells the server where its weights come from, and which version those are that it was started with."""
         self.chain = chain
@@ -62,9 +66,13 @@ class VLLMClient(EngineClient):
         return [0.0, *found]
 
     async def abort(self, name: str) -> bool:
-        # It knows nobody's own names: this is what its route for token ids makes of one.
-        answer = await self._call("POST", "/abort_requests", {"request_ids": [f"generate-tokens-{name}"]})
-        return bool(answer.get("aborted"))
+        ended = self._under_way.get(name)
+        while ended is not None and not ended.done():
+            # It knows nobody's own names: this is what its route for token ids makes of one. And it says yes to any,
+            # also of a request that it has not begun yet and then computes to its end: so it is asked until it ends.
+            await self._call("POST", "/abort_requests", {"request_ids": [f"generate-tokens-{name}"]})
+            await asyncio.wait({ended}, timeout=LOOK)
+        return ended is not None and not ended.cancelled() and ended.result() == "abort"
 
     async def pause(self) -> None:
         await self._call("POST", "/pause?mode=keep")
@@ -145,13 +153,18 @@ class VLLMClient(EngineClient):
             "logprobs": 0,  # of the sampled token alone
             "detokenize": False,
         }
-        request = {
-            "request_id": body.get("id") or uuid.uuid4().hex,
-            "token_ids": body["ids"],
-            "sampling_params": wanted,
-        }
-        answer = await self._call("POST", "/inference/v1/generate", request, self.sample_deadline)
-        return _read(answer, body.get("routed", 0))
+        name = body.get("id") or uuid.uuid4().hex
+        request = {"request_id": name, "token_ids": body["ids"], "sampling_params": wanted}
+        ended: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+        self._under_way[name] = ended
+        try:
+            answer = await self._call("POST", "/inference/v1/generate", request, self.sample_deadline)
+            sample = _read(answer, body.get("routed", 0))
+            ended.set_result(sample.stop)
+            return sample
+        finally:
+            del self._under_way[name]
+            ended.cancel()
 
     def _caller(self) -> Caller | None:
         return None

@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from etude.cluster.vllm import check_model, command, interpreter
 from etude.core.errors import EtudeError
-from etude.core.policy import Version
+from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.model.attention import PackedAttend
 from etude.model.checkpoint.directory import load_model, named_weights, save_model
@@ -21,7 +22,7 @@ from etude.model.decoder import Decoder
 from etude.model.weight_transfer.publish import ChainPublisher
 from etude.policies.engine_client import launch
 from etude.policies.engine_conformance import check_engine
-from etude.policies.vllm_client import _read
+from etude.policies.vllm_client import VLLMClient, _read
 
 
 class DecoderLab:
@@ -108,3 +109,34 @@ def test_an_answer_of_vllm_has_a_version_for_each_token_or_is_refused() -> None:
     for wrong in (spans[:1], None, [spans[1]]):
         with pytest.raises(EtudeError, match="vLLM's answer"):
             _read({"choices": [choice | {"weight_versions": wrong}]}, 0)
+
+
+class LateServer(VLLMClient):
+    """As vLLM: it says yes to every abort, also of a request that it has not begun yet."""
+
+    def __init__(self, deaf: int) -> None:
+        super().__init__("unix:/nowhere")
+        self.deaf, self.aborted = deaf, asyncio.Event()
+
+    async def _call(self, method: str, path: str, body: Any = None, deadline: float | None = None) -> Any:
+        if path == "/abort_requests":
+            assert body == {"request_ids": ["generate-tokens-mine"]}
+            self.deaf -= 1
+            if self.deaf < 0:
+                self.aborted.set()
+            return {"aborted": 1}
+        await self.aborted.wait()
+        return {"choices": [{"token_ids": [], "finish_reason": "abort", "logprobs": None, "weight_versions": []}]}
+
+
+def test_a_request_that_vllm_has_not_begun_yet_is_aborted_all_the_same() -> None:
+    async def work() -> None:
+        engine = LateServer(deaf=2)
+        asked = asyncio.ensure_future(engine.sample(Context(ids=(1, 2)), Sampling(8), name="mine"))
+        while not engine._under_way:
+            await asyncio.sleep(0)
+        assert await engine.abort("mine")
+        assert (await asked).stop == "abort"
+        assert not await engine.abort("mine")  # it has ended
+
+    asyncio.run(work())
