@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -63,9 +64,9 @@ class Limits:
     ladder_demos: float = 0.08  # share of demonstrations from the ladder
     apart_demos: int = 200  # of the ladder, where it is made beside pretraining
     ladder_rl: float = 0.12  # of groups: a suite of a real package costs forty times a kata's tests
-    evaluation: float = 200.0  # most that one may take
+    evaluation: float = 240.0  # most that one may take
     evaluation_needs: float = 60.0  # left in a command, or it waits for the next
-    ladder_needs: float = 110.0  # the same of the ladder, whose suites are slow
+    ladder_needs: float = 100.0  # the same of the ladder, whose suites are slow
     least_rl: float = 120.0  # seconds of reinforcement learning that are worth a start
     after_rl: float = 200.0  # seconds that are kept for the evaluations behind it, until those before have been timed
     start: float = 60.0  # most that a stage takes beside its seconds: start, evaluations, saving
@@ -174,8 +175,8 @@ class Flagship:
         return next((found for stage in (*order, "pretrain") if (found := self.newest("base", stage))), None)
 
     def rl_model(self) -> Path | None:
-        run = self.folder("rl")
-        return run / "best" if (run / "best").is_dir() else self.newest("rl", "rl")
+        """The last one, whatever evaluations on held-out tasks beside training said: nothing is chosen by them."""
+        return self.newest("rl", "rl")
 
     # What each step is
 
@@ -297,6 +298,8 @@ class Flagship:
         size = [
             f"bench.count={min(there, self.limits.ladder_tasks)}",
             f"bench.samples={self.limits.ladder_samples}",
+            # Fewer at once than katas: suites of many rollouts on few cores would end by the limit of seconds.
+            f"bench.concurrency={4 * (os.cpu_count() or 1)}",
         ]
         save = ["--save", str(self.work / f"eval-{arm}-ladder.json")]
         most, needs = self.limits.evaluation, self.limits.ladder_needs
@@ -402,9 +405,9 @@ class Flagship:
         if not self.rl():
             return
         trained = self.rl_model()
-        if not self.evaluate_katas("rl", trained) or not self.evaluate_ladder("rl", trained):
+        if not self.evaluate_katas("rl", trained) or not self.base_evals():
             return
-        if not self.base_evals() or not self.evaluate_ladder("sft", sft):
+        if not self.evaluate_ladder("rl", trained) or not self.evaluate_ladder("sft", sft):
             return
         if self.fair():
             self.evaluate_katas("fair", self.newest("fair", "sft"))

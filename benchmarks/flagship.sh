@@ -3,9 +3,10 @@
 #
 #     bash benchmarks/flagship.sh SECONDS OUT [LADDER] [flagship.py's words ...]
 #
-# SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks; or the archive
-# that benchmarks/learning/carry_ladder.py packs; or a folder of packages of which they are made beside pretraining
-# (flagship_ladder.sh), in $LADDER_SECONDS (330); "" for katas alone. Wheels of what is missing lie in .wheels.
+# SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks; or one with
+# packages.txt, whose tasks appear beside pretraining: those of ladder.tar.xz (benchmarks/learning/carry_ladder.py packs
+# it), and those that are made there (flagship_ladder.sh), in $LADDER_SECONDS (330); "" for katas alone. Wheels of what
+# is missing lie in .wheels.
 # FLAGSHIP_WORK says where the runs lie. FLAGSHIP_STUDIES=1 runs arms of a study on the idle cores of this command
 # (flagship_studies.sh) and puts their results into OUT; not for the command that does reinforcement learning.
 set -u
@@ -20,17 +21,17 @@ mkdir -p "$work" "$out"
 if ! python -c "import pydantic, tomli_w, psutil, yaml, pytest" 2>/dev/null; then
     python -m pip install -q --no-index --find-links .wheels pydantic tomli-w psutil pyyaml pytest 2>&1 | tail -2
 fi
-if [ -f "$ladder" ]; then
-    if [ ! -d "$work/ladder" ]; then
-        python benchmarks/learning/carry_ladder.py unpack "$ladder" "$work/ladder.part" && mv "$work/ladder.part" "$work/ladder"
-    fi
-    ladder=$work/ladder
-fi
 words=()
 if [ -f "$ladder/packages.txt" ]; then
     held_out=$(awk '$2 == "held_out" { print $1 }' "$ladder/packages.txt" | paste -sd,)
     words=(--ladder "$work/ladder" --held-out "$held_out")
-    if [ ! -d "$work/ladder" ]; then
+    if [ -d "$work/ladder" ]; then
+        echo "the ladder is there"
+    else
+        mkdir -p "$work/ladder"
+        if [ -f "$ladder/ladder.tar.xz" ]; then
+            python benchmarks/learning/carry_ladder.py unpack "$ladder/ladder.tar.xz" "$work/ladder" > "$out/unpack.log" 2>&1 &
+        fi
         bash benchmarks/flagship_ladder.sh "${LADDER_SECONDS:-330}" "$ladder" "$work/ladder" > "$out/ladder.log" 2>&1 &
     fi
 elif [ -d "$ladder" ]; then

@@ -3,8 +3,9 @@
 #
 #     bash benchmarks/flagship_ladder.sh SECONDS PACKAGES TASKS
 #
-# PACKAGES has packages.txt (lines of NAME, train or held_out, and how many tasks), repositories.tar.xz (the store's
-# folder of sources, so that the versions are fixed) and wheels of what they need. What is made by then stays.
+# PACKAGES has packages.txt (lines of NAME, train or held_out, and how many tasks; 0: they are there already),
+# repositories.tar.xz (the store's folder of sources, so that the versions are fixed) and wheels of what they need. What
+# is made by then stays.
 set -u
 began=$SECONDS
 cd "$(dirname "$0")/.." || exit 1
@@ -21,6 +22,6 @@ one() {  # NAME SIDE COUNT
     echo "$1: $(find "$tasks/$1" -maxdepth 1 -name "*-rung1-*" 2>/dev/null | wc -l) tasks after $(( SECONDS - began )) s"
 }
 while read -r name side count; do
-    one "$name" "$side" "$count" &
+    [ "$count" -gt 0 ] && one "$name" "$side" "$count" &
 done < "$packages/packages.txt"
 wait

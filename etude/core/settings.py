@@ -270,9 +270,7 @@ class SftSettings:
     data: str = setting("", "JSONL file of conversations, one a line; empty takes this run's demonstrations")
     model: str = setting("", "checkpoint to start from; empty takes this run's pretraining")
     epochs: int = setting(2, "passes over the conversations", least=1)
-    seconds: float = setting(
-        0.0, "fewer steps where all would take longer than this; the rate decays in time. 0 is no limit", least=0
-    )
+    seconds: float = setting(0.0, "fewer steps where all take longer; the rate decays in time. 0 is no limit", least=0)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name", least=2)

@@ -2,5 +2,6 @@
 
 In reading order: `base` (what all kinds have in common), `table` (which kind a task has), `code_change`, `refactoring`,
 `packaging/`, `answer`, `mutants` (tests graded by mistakes in the code), `test_writing`, `docstring_examples`,
-`docstrings`, `foreign_script` (Harbor's tests/test.sh) and `stubs` (code that only looks like a solution).
+`docstrings`, `restored` (a file as it was), `foreign_script` (Harbor's tests/test.sh) and `stubs` (code that only
+looks like a solution).
 """
