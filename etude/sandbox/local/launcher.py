@@ -318,15 +318,20 @@ def _close_all_but(*keep: int) -> None:
 
 
 def main(connection: int, orchestrator: int, preload: tuple[str, ...] = (), store: str = "/") -> None:
-    """`preload` names modules of ours whose `main` a sandbox can run as a program (`run_apart`)."""
+    """`preload` names modules of ours whose `main` a sandbox can run as a program (`run_apart`).
+
+    What one has as `prepare` is done here, once: it may leave this process without the modules that are loaded by then.
+    """
     os.umask(0o022)  # modes inside do not depend on who asks
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the orchestrator decides when we end
     # The orchestrator died before we started, and no pidfd of it can be trusted.
     if os.getppid() != orchestrator:
         return
     with socket.socket(fileno=connection) as control:
-        preloaded = {name: importlib.import_module(name).main for name in preload}
-        launcher = Launcher(control, orchestrator, preloaded, store)
+        modules = {name: importlib.import_module(name) for name in preload}
+        launcher = Launcher(control, orchestrator, {name: each.main for name, each in modules.items()}, store)
+        for prepare in [each.prepare for each in modules.values() if hasattr(each, "prepare")]:
+            prepare()
         try:
             launcher.serve()
         except BrokenPipeError:

@@ -278,10 +278,16 @@ def _whole_pages(source: int) -> int:
 def _copy(source: int, point: str) -> None:
     """With its time: bytecode names the time of its source, and Python compiles a module again where the two differ. Of
     the standard library's modules that took two thirds of every start (0.34 s in place of 0.11 s)."""
-    with open(f"/proc/self/fd/{source}", "rb") as file, open(point, "xb") as copy:
-        copy.write(file.read(COPIED))
+    file = os.open(f"/proc/self/fd/{source}", os.O_RDONLY | os.O_CLOEXEC)
+    copy = os.open(point, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    # By the kernel: the bytes would else fill pages of a process that was just forked.
+    at = 0
+    while at < COPIED and (sent := os.sendfile(copy, file, at, COPIED - at)):
+        at += sent
     status = os.fstat(source)
-    os.utime(point, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.close(file)
+    os.close(copy)
 
 
 def _attach(tree: int, point: str) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import importlib
+import importlib.machinery
 import json
 import os
 import signal
@@ -23,17 +24,26 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
+from etude.tasks.sandbox_side import rehearsal, test_process
 from etude.tasks.sandbox_side import start_services as services
-from etude.tasks.sandbox_side import test_process
 from etude.tasks.sandbox_side.child_output import listen
 
 LONGEST: Final = 4 << 20  # bytes that a test process may write
 _PR_SET_DUMPABLE: Final = 4
+_LIBC: Final = ctypes.CDLL(None)
+
+
+def prepare() -> None:
+    """What is the same for every job, done once by the process that warm starts are forked from."""
+    test_process.isolate(())
+    # Looks for what is nowhere, and so lists the standard library's folders: a worker needs them for its first import.
+    importlib.machinery.PathFinder.find_spec("no module has this name")
+    rehearsal.rehearse()
 
 
 def main() -> None:
     """Grades the job on descriptor 0. Any failure of ours ends without a report, which is never a score."""
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody else may look into this process or its children
+    _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody else may look into this process or its children
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)  # as every interpreter starts: an error says it
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # sent to a test process it ends it, like any other signal

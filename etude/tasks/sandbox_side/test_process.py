@@ -207,7 +207,8 @@ def isolate(packages: Sequence[str]) -> None:
     """What is imported from here on is the standard library's, then `packages`'; nothing of ours, no main program."""
     # No entry for the current folder: a file called json.py in the workspace would be ours otherwise.
     sys.path[:] = [STANDARD, f"{STANDARD}/lib-dynload", *packages]
-    sys.path_importer_cache.clear()
+    for folder in sys.path_importer_cache.keys() - set(sys.path):
+        del sys.path_importer_cache[folder]
     # Caches would be written into the workspace, where they are a change.
     sys.dont_write_bytecode = True
     forget_ourselves()
@@ -215,6 +216,8 @@ def isolate(packages: Sequence[str]) -> None:
 
 def forget_ourselves() -> None:
     """Whoever imports a module of our name from here on means another one."""
+    if "etude" not in sys.modules:  # forgotten before the fork
+        return
     for name in [name for name in sys.modules if name.partition(".")[0] == "etude"]:
         del sys.modules[name]
     sys.modules["__main__"] = ModuleType("__main__")
