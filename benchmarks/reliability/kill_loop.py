@@ -117,7 +117,8 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         before = running.rows()
         if not running.wait_rows(len(before) + BETWEEN + chance.randint(0, 1)):
             break
-        time.sleep(chance.random() * 0.5)
+        # Anywhere in a step, however long that takes here: groups begin together, so rollouts are young after each row.
+        time.sleep(chance.random() * running.rows()[-1]["seconds"])
         order = order or chance.sample(kinds, len(kinds))
         kind = order.pop()
         pids, engines = running.pids(kind), running.pids("engine")
