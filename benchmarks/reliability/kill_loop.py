@@ -4,15 +4,20 @@
 
 A run with real sandboxes, engines, workers and a learner is hit by SIGKILL again and again: the orchestrator, a worker,
 an engine or the learner. A killed orchestrator is started again by the same command; the others must come back by
-themselves. Before each kill the tokens that the records of turns hold are counted, of the rollouts that the victim
-runs; afterwards the run says how many tokens its rollouts did not sample again. Tokens that were sampled and not yet
-recorded are counted as lost: on average half of `cluster.save_tokens` for each rollout. At the end the journal must
-show that no group was skipped and none trained twice. Without --model the policy is a toy with random weights.
+themselves. Tokens are counted, not estimated. At the random moment the engines are paused, and say of every turn that
+they sample how many tokens it has and how many of those they have told its rollout of. What they told has a twentieth
+of a second to arrive; then the victim is stopped, the records of its rollouts are read, and it is killed. Those
+rollouts had sampled what is recorded and what nobody was told of, and the latter is lost. They are those that a worker
+runs, those of which an engine samples a turn, and all of them for the other two. Afterwards the run says how many
+tokens its rollouts did not sample again. At the end the journal must show that no group was skipped and none trained
+twice. Answers are saved as often as the recipe says (`cluster.save_tokens`). Without --model the policy is a toy with
+random weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import os
 import random
@@ -21,24 +26,37 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.reliability.killed_run import (
     BAD,
     DEADLINE,
     MODULES,
-    SAVE_TOKENS,
     Running,
     alive,
     answer,
     audit,
+    command_of,
     make_toy,
     options_of,
     settings,
 )
+from etude.core.errors import EtudeError
+from etude.policies.engine_client import EngineClient
 
 KINDS = ("orchestrator", "worker", "engine", "learner")
 BETWEEN = 3  # steps at least between two kills: rollouts under way at the first are finished then
+ARRIVE = 0.05  # seconds in which what engines told is written down
+
+
+class Turn(NamedTuple):
+    """An answer that an engine is sampling."""
+
+    engine: int  # process
+    worker: int  # process that asked
+    rollout: str
+    sampled: int
+    told: int
 
 
 def tokens_in(records: list[Path]) -> int:
@@ -51,6 +69,36 @@ def tokens_in(records: list[Path]) -> int:
                 Path(copy.name).write_bytes(path.read_bytes())
             total += TurnRecord(Path(copy.name)).tokens
     return total
+
+
+async def pause(engines: list[int]) -> list[Turn]:
+    """The turns that these engines sample; they go on after `resume`."""
+    found = []
+    for pid in engines:
+        async with contextlib.aclosing(_client(pid)) as client:
+            await client.pause()
+            for name, (sampled, told) in (await client.running()).items():
+                rollout, worker, _ = name.split(".")
+                found.append(Turn(pid, int(worker), rollout, sampled, told))
+    return found
+
+
+async def resume(engines: list[int]) -> None:
+    for pid in engines:
+        with contextlib.suppress(EtudeError, ValueError):  # it ended meanwhile
+            async with contextlib.aclosing(_client(pid)) as client:
+                await client.resume()
+
+
+class _Client(EngineClient):
+    async def aclose(self) -> None:
+        await self.close()
+
+
+def _client(pid: int) -> _Client:
+    words = command_of(pid).split("\0")
+    own = Path(words[words.index("--socket") + 1])  # its name and its number; when it is ready, the name alone
+    return _Client(f"unix:{own.with_suffix('')}", deadline=30.0)
 
 
 def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -69,17 +117,32 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         before = running.rows()
         if not running.wait_rows(len(before) + BETWEEN + chance.randint(0, 1)):
             break
-        time.sleep(chance.random() * 0.5)
+        # Anywhere in a step, however long that takes here: groups begin together, so rollouts are young after each row.
+        time.sleep(chance.random() * running.rows()[-1]["seconds"])
         order = order or chance.sample(kinds, len(kinds))
         kind = order.pop()
-        pids = running.pids(kind)
+        pids, engines = running.pids(kind), running.pids("engine")
         if not pids:
             continue
         pid = chance.choice(pids)
+        try:
+            turns = asyncio.run(pause(engines))
+        except (EtudeError, ValueError) as busy:  # one is just being started
+            print(f"not now: {busy}", file=sys.stderr, flush=True)
+            asyncio.run(resume(engines))
+            order.append(kind)
+            continue
+        time.sleep(ARRIVE)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)  # so that what is counted is what it leaves
         hit = running.records(pid if kind == "worker" else None)
-        facts = {"victim": kind, "row": len(running.rows()), "rollouts": len(hit), "recorded": tokens_in(hit)}
+        if kind in ("worker", "engine"):
+            turns = [turn for turn in turns if pid in (turn.worker, turn.engine)]
+        if kind == "engine":
+            hit = [path for path in hit if path.stem in {turn.rollout for turn in turns}]
+        facts = {"victim": kind, "row": len(running.rows()), "recorded": tokens_in(hit)}
+        facts["rollouts"] = len({path.stem for path in hit} | {turn.rollout for turn in turns})
+        facts["unsaved"] = sum(turn.sampled - turn.told for turn in turns)
         facts["before"] = running.rows()[-1]["resumed_tokens"] if kind == "worker" else 0
         others = [each for other in MODULES for each in running.pids(other)]
         os.kill(pid, signal.SIGKILL)
@@ -87,9 +150,9 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             running.process.wait(DEADLINE)
             while any(map(alive, others)):  # they end with it, and write until then
                 time.sleep(0.02)
-            hit = running.records(None)
-            facts |= {"rollouts": len(hit), "recorded": tokens_in(hit)}
             running = Running(run, model, overrides, recipe, temporary)
+        else:
+            asyncio.run(resume([each for each in engines if each != pid]))
         seen.append(facts)
         print(f"kill {len(seen)}: {facts}", file=sys.stderr, flush=True)
     code = running.process.wait(DEADLINE + 10 * steps)
@@ -103,17 +166,17 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         else:
             # A learner's rollouts sample on until its end is noticed, so they may keep more than was counted.
             facts["kept"] = min(facts["recorded"], rows[until - 1]["resumed_tokens"] - facts["before"])
-        facts["share"] = facts["kept"] / max(1, facts["recorded"] + facts["rollouts"] * SAVE_TOKENS / 2)
+        facts["share"] = round(facts["kept"] / max(1, facts["recorded"] + facts["unsaved"]), 4)
     found = audit(run, steps)
-    kept, recorded = (sum(facts[name] for facts in seen) for name in ("kept", "recorded"))
-    lost = sum(facts["rollouts"] for facts in seen) * SAVE_TOKENS / 2
+    kept, recorded, unsaved = (sum(facts[name] for facts in seen) for name in ("kept", "recorded", "unsaved"))
     return {
         "ok": len(seen) == options.kills and not any(found[name] for name in BAD),
         "kills": seen,
+        "sampled_tokens": recorded + unsaved,
         "recorded_tokens": recorded,
         "kept_tokens": kept,
         "kept_of_recorded": round(kept / max(1, recorded), 4),
-        "kept_of_sampled": round(kept / max(1, recorded + lost), 4),
+        "kept_of_sampled": round(kept / max(1, recorded + unsaved), 4),
         **found,
         "seconds": round(time.monotonic() - began, 1),
     }

@@ -23,7 +23,6 @@ HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]  # from where the command finds this package and the benchmarks
 DEADLINE = 240.0  # seconds for a run to come to the next step
 MODULES = {"learner": "etude.rl.learner.process", "engine": "etude.serve.server", "worker": "etude.rl.workers.process"}
-SAVE_TOKENS = 8
 BAD = ("skipped", "unexpected", "twice", "odd_steps")  # what an audit of the journal must not find
 audit = rl_kill.audit
 
@@ -35,7 +34,7 @@ def settings(model: Path, steps: int, workers: int, engines: int, toy: bool) -> 
     else:
         found += ["harness.limits.sampled_tokens=160"]
     found += [f"cluster.rollout_workers={workers}", f"cluster.engines={engines}", "cluster.restarts=8"]
-    found += [f"cluster.save_tokens={SAVE_TOKENS}", "run.threads=1", "rl.eval_every=0", "rl.concurrency=12"]
+    found += ["run.threads=1", "rl.eval_every=0", "rl.concurrency=12"]
     return found
 
 

@@ -133,6 +133,12 @@ class Engine:
             self._retire(request)
         return request
 
+    def sampled(self, number: int) -> int:
+        """Tokens of a request so far; 0 if it is not here (any more)."""
+        if self.pinned is not None and number >= resident.FIRST_NUMBER > self._first:
+            return self.pinned.sampled(number)
+        return len(self._requests[number].logprobs) if number in self._requests else 0
+
     def pause(self) -> None:
         """Steps do nothing until `resume`; running requests keep their place and their cache."""
         self._drain()

@@ -11,8 +11,8 @@ The rules, in the order in which a step applies them:
    instead of computing it again; later requests may pass it, for that wait ends with the other's prefill.
 3. Every request with one token to compute decodes; the others share `prefill_tokens`, oldest first.
 4. With `prefill_every` above 1 prompts are held back while more requests decode than wait, for fewer than so many
-   steps: then one step computes the prompts of several. On a GPU a step with prompts is launched operation by
-   operation, and one that only decodes is a recorded graph, which costs the host a tenth of it.
+   steps: then one step computes the prompts of several. On a GPU a step with prompts takes longer than one that only
+   decodes, above all where it is launched operation by operation and not a recorded graph.
 
 Nobody starves: the oldest running request is never preempted and fits in the cache alone, so it finishes; then
 there is another oldest.

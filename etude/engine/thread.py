@@ -162,6 +162,17 @@ class EngineThread:
 
         return await self.call(work)
 
+    async def running(self) -> dict[str, tuple[int, int]]:
+        """Of each request that a client named: tokens sampled so far, and handed over to whoever reads along."""
+
+        def work(engine: Engine) -> dict[str, tuple[int, int]]:
+            return {
+                name: (engine.sampled(number), self._readers[number].sent if number in self._readers else 0)
+                for name, number in self._numbers.items()
+            }
+
+        return await self.call(work)
+
     async def stop(self) -> None:
         """Ends the thread after the step it is in; whoever still waits gets an error."""
         self._jobs.put(None)

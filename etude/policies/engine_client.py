@@ -13,7 +13,6 @@ import asyncio
 import dataclasses
 import itertools
 import json
-import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class EngineClient:
         self.sample_deadline = sample_deadline  # seconds
         self.server = server
         self.patience = patience  # seconds that a sample waits for a server that is gone to come back
-        self._names, self._numbers = f"{os.getpid()}-{uuid.uuid4().hex[:12]}", itertools.count()
+        self._names, self._numbers = uuid.uuid4().hex, itertools.count()
         self._frames: Caller | None = None
         self._headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._http: aiohttp.ClientSession | None = None
@@ -95,7 +94,6 @@ class EngineClient:
         if on_part is not None and every and self._caller() is not None:
             body["every"] = every
         if sampling.seconds:
-            # The process is in it, so that whoever looks at an engine sees whose a request is.
             body["id"] = name or f"{self._names}-{next(self._numbers)}"
             sample = await self._sample_within(body, sampling.seconds, on_part)
         else:
@@ -180,6 +178,10 @@ class EngineClient:
         """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them."""
         await self._call("POST", "/pin", {"version": str(version)})
         return PinnedEngine(self, version)
+
+    async def running(self) -> dict[str, tuple[int, int]]:
+        """Of each named request that is under way: tokens sampled so far, and told as parts."""
+        return {name: (sampled, told) for name, (sampled, told) in (await self._call("GET", "/running")).items()}
 
     async def version(self) -> Version:
         return Version.parse((await self._call("GET", "/version"))["version"])

@@ -269,10 +269,11 @@ class PlacedRollout:
         context: Context,
         sampling: Sampling,
         *,
+        name: str | None = None,
         on_part: Callable[[Sample], None] | None = None,
         every: int = 0,
     ) -> Sample:
-        return await self.engine.sample(context, sampling, on_part=on_part, every=every)
+        return await self.engine.sample(context, sampling, name=name, on_part=on_part, every=every)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ from etude.rl.rollout_files import RolloutFile, RolloutFiles
 
 FORMAT = 2
 GROUP = -1  # in the place of a slot: the group as a whole
+# A resume finds these as queued, so a kill may lose them: a transaction of their own each would be half of all.
+PASSING: tuple[State, ...] = ("running", "grading")
 
 _TABLES = """
 CREATE TABLE changes (
@@ -71,6 +73,7 @@ class Journal:
         self.path = path
         self.lineage = lineage
         self.files = RolloutFiles(path.parent / "rollouts")
+        self._passing: list[tuple[int, int, int, int, State, int]] = []  # rows that go with the next transaction
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Transactions are opened by hand (`_transaction`); Python's implicit ones would begin at other places.
@@ -99,6 +102,10 @@ class Journal:
             self._write((number, slot, "queued", step) for slot in range(slots))
 
     def change(self, number: int, slot: int, state: State) -> None:
+        if state in PASSING:
+            self.row += 1
+            self._passing.append((self.row, self.lineage, number, slot, state, 0))
+            return
         with self._transaction():
             self._write([(number, slot, state, 0)])
 
@@ -157,9 +164,12 @@ class Journal:
 
     def sync(self) -> None:
         """Everything so far is on the disk."""
+        self._write_passing()
         self._base.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
+        with suppress(EtudeError):  # nothing depends on them
+            self._write_passing()
         self._base.close()
 
     # What a resume finds
@@ -252,6 +262,11 @@ class Journal:
 
     # Inside
 
+    def _write_passing(self) -> None:
+        if self._passing:
+            with self._transaction():
+                pass
+
     def _write(self, rows: Iterable[tuple[int, int, State, int]]) -> None:
         for number, slot, state, step in rows:
             self.row += 1
@@ -264,8 +279,14 @@ class Journal:
         """All of it or nothing; a full disk is said in a sentence."""
         try:
             self._base.execute("BEGIN")
-            yield
-            self._base.execute("COMMIT")
+            passing, self._passing = self._passing, []
+            try:
+                self._base.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", passing)
+                yield
+                self._base.execute("COMMIT")
+            except BaseException:
+                self._passing = passing + self._passing
+                raise
         except BaseException as error:
             with suppress(sqlite3.Error):
                 self._base.execute("ROLLBACK")

@@ -5,6 +5,8 @@ Knows nothing of groups, steps or training.
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -91,10 +93,17 @@ class RolloutEngine(Protocol):
     """A policy that tells of an answer's tokens while it is under way."""
 
     async def sample(
-        self, context: Context, sampling: Sampling, *, on_part: Callable[[Sample], None] | None = None, every: int = 0
+        self,
+        context: Context,
+        sampling: Sampling,
+        *,
+        name: str | None = None,
+        on_part: Callable[[Sample], None] | None = None,
+        every: int = 0,
     ) -> Sample: ...
 
 
+_TURNS = itertools.count()  # sampled by this process
 RESUMED = ("sandbox", "grader")  # after these failures the turns that were sampled are as good as before
 
 
@@ -125,7 +134,9 @@ async def recorded_rollout(
     every = recipe.cluster.save_tokens
 
     async def ask(context: Context, sampling: Sampling, on_part: Callable[[Sample], None]) -> Sample:
-        return await engine.sample(context, sampling, on_part=on_part if every else None, every=every)
+        # Named after the rollout, so that whoever looks at an engine sees whose turn it samples (kill_loop.py does).
+        turn = f"{name}.{os.getpid()}.{next(_TURNS)}"
+        return await engine.sample(context, sampling, name=turn, on_part=on_part if every else None, every=every)
 
     record = records.open(name)
     before = record.tokens

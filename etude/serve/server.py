@@ -9,7 +9,7 @@ instead (openai/).
     POST /abort     {id}                            -> {aborted}; the request is answered with what it has
     POST /pause     POST /resume                    -> {paused}
     POST /update    {version}                       -> {version, seconds, running}, from the weight board or chain
-    GET  /version   GET /health   GET /stats   GET /facts
+    GET  /version   GET /health   GET /stats   GET /facts   GET /running
 
 The training loop's own processes ask the same in binary frames, on a second local socket or TCP (frames.py): in a
 profile on an H200, HTTP and JSON were 18% of the orchestrator's time and 17% of this process's.
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BACKLOG = 1024  # connections that may wait to be taken
 QUIET = 5.0  # seconds without a request after which an engine that is given back has been left by all
-READING = ("version", "health", "stats", "facts")  # verbs that change nothing
+READING = ("version", "health", "stats", "facts", "running")  # verbs that change nothing
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class EngineRoutes:
             "health": (messages.EmptyRequest, self.health),
             "stats": (messages.EmptyRequest, self.stats),
             "facts": (messages.EmptyRequest, self.facts),
+            "running": (messages.EmptyRequest, self.running),
         }
 
     async def generate(self, http: web.Request) -> web.Response:
@@ -207,6 +208,9 @@ class EngineRoutes:
             lambda e: {"version": str(e.version), "routed_experts": bool(e.decoder.config.sparse_layers)}
         )
 
+    async def running(self, _: messages.EmptyRequest) -> dict[str, Any]:
+        return dict(await self.engine.running())
+
     def refuse(self, status: int, sentence: str) -> web.Response:
         return web.json_response({"error": sentence}, status=status)
 
@@ -273,6 +277,8 @@ def serve(
     from etude.engine.engine import Engine
     from etude.model.checkpoint.directory import load_model
 
+    # The engine's thread wants to go on as soon as the device is done, while the other one reads and writes messages.
+    sys.setswitchinterval(0.001)
     # On a GPU the learner rounds each weight to bfloat16 where it is used, so both multiply the same numbers.
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     engine = Engine(load_model(model_dir, device, dtype), settings, version)

@@ -85,3 +85,27 @@ def test_an_end_that_comes_after_its_reader_left_is_nobodys(decoder: Decoder, se
         await thread.stop()
 
     run(scenario())
+
+
+def test_named_requests_tell_how_far_they_are_and_what_their_readers_heard(engine: Engine) -> None:
+    async def scenario() -> None:
+        thread, heard, enough = EngineThread(engine), list[int](), asyncio.Event()
+
+        def listen(new: Tokens) -> None:
+            heard.append(len(new.ids))
+            if sum(heard) >= 16:
+                enough.set()
+
+        asked = asyncio.create_task(thread.generate((1, 2), LONG, "a.7.0", listen, every=8))
+        await enough.wait()
+        await thread.call(lambda engine: engine.pause())
+        ((name, (sampled, told)),) = (await thread.running()).items()
+        assert name == "a.7.0" and told % 8 == 0 and told <= sampled < told + 8
+        await thread.call(lambda engine: engine.resume())
+        request = await asked
+        # The rest comes with the answer, and not twice.
+        assert set(heard) == {8} and sum(heard) == 8 * ((len(request.sampled) - 1) // 8)
+        assert await thread.running() == {}
+        await thread.stop()
+
+    run(scenario())

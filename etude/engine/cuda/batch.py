@@ -163,7 +163,8 @@ class Answers:
         host.copy_(self.device_2S, non_blocking=True)
         happened = None
         if self._pinned:
-            happened = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            # Blocking, or this thread would keep a core busy while it waits: sandboxes need those.
+            happened = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             happened.record()
         return host.numpy(), happened
 

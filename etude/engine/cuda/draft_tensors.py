@@ -90,7 +90,7 @@ class DraftOutputs:
         host.copy_(self.told_XS, non_blocking=True)
         happened = None
         if self._pinned:
-            happened = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            happened = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             happened.record()
         told, tokens, logprobs, drafts = (part.numpy() for part in torch.split(host, self._parts))
         return [told, tokens, logprobs.view(np.float32), drafts], happened
