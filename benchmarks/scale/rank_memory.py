@@ -7,8 +7,8 @@ read for each of these phases and set back before the next one. Two things are h
     the peak of the steps of each rank, against the plan's        within 15%
     the peak of every phase, above what the rank holds            no rank ever holds the whole model
 
-`--only NAME` runs one shape, `--small` the same with few weights, to try the script itself. About 11 GB of memory and
-ten minutes a shape on two cores.
+`--only NAME` runs one shape, `--steps-only` leaves out what comes after the steps, `--small` is the same with few
+weights, to try the script itself. About 11 GB of memory and ten minutes a shape on two cores.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Peaks:
         print(f"{name}: {peaks} MiB in {self.seconds[name]} s", file=sys.stderr, flush=True)
 
 
-def measure(name: str, small: bool) -> dict[str, Any]:
+def measure(name: str, small: bool, steps_only: bool) -> dict[str, Any]:
     from etude.core.settings import OptimSettings
     from etude.learn.parallel import checkpoint
     from etude.learn.parallel.launch import Ranks
@@ -140,19 +140,20 @@ def measure(name: str, small: bool) -> dict[str, Any]:
             for _ in range(2):
                 learner.forward_backward(batch())
                 learner.step()
-        with peaks.phase("save"):
-            learner.save(place)
-        with peaks.phase("gather"):
-            learner._all("gather", None, lambda: [None for _ in checkpoint.wholes(learner._learner)])
-        with peaks.phase("restore"):
-            learner.restore(place)
-        with peaks.phase("steps again"):
-            learner.forward_backward(batch())
-            learner.step()
-        learner.close()
-        del learner
-        with peaks.phase("load"):
-            learner = LeadLearner(ranks, spec, load_outline(place))
+        if not steps_only:
+            with peaks.phase("save"):
+                learner.save(place)
+            with peaks.phase("gather"):
+                learner._all("gather", None, lambda: [None for _ in checkpoint.wholes(learner._learner)])
+            with peaks.phase("restore"):
+                learner.restore(place)
+            with peaks.phase("steps again"):
+                learner.forward_backward(batch())
+                learner.step()
+            learner.close()
+            del learner
+            with peaks.phase("load"):
+                learner = LeadLearner(ranks, spec, load_outline(place))
         learner.close()
     ratios = [plan.peak / peak for peak in peaks.found["steps"]]
     weights = 4 * work.parameters
@@ -174,11 +175,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", choices=sorted(CASES))
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--steps-only", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
     for name in [options.only] if options.only else CASES:
-        row = measure(name, options.small)
+        row = measure(name, options.small, options.steps_only)
         rows.append(row)
         if not options.json:
             planned = {part: f"{size / 2**20:.0f}" for part, size in row["planned"].items()}

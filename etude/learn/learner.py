@@ -26,7 +26,6 @@ from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Ids, Item
-from etude.learn.twins import computed_tokens, room_of
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
 from etude.model.lora_linear import copy_trained
@@ -119,9 +118,9 @@ class Learner:
                 MicroBatch(chosen, batch.correction, weights, tally).backward()
             return tally
 
-        tallies = self.replicas.run(work, self._shares([room_of(item) for item in items]))
+        tallies = self.replicas.run(work, self._shares([item.room for item in items]))
         self.replicas.gather()
-        return {"forward_tokens": sum(map(computed_tokens, items))} | Tally(tallies).metrics()
+        return {"forward_tokens": sum(item.computed_tokens for item in items)} | Tally(tallies).metrics()
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probability of each token at its item's temperature; the first token has none: 0.0."""

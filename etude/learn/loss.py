@@ -60,12 +60,6 @@ class StreamGroup:
         return {name: fact[low:high] for name, fact in self.facts.items()}
 
 
-def likeness(stream: Stream) -> tuple[object, ...]:
-    """Equal for streams of one head with like targets."""
-    settings = [value for value in vars(stream.target).values() if not isinstance(value, np.ndarray)]
-    return stream.depth, type(stream.target), *settings
-
-
 class Tally:
     """What micro-batches add up to; on the device, so that nobody waits for it before the end of the batch."""
 
@@ -113,7 +107,7 @@ class MicroBatch:
         for number, item in enumerate(items):
             for stream in item.streams:
                 if stream.counts:
-                    self.groups.setdefault(likeness(stream), StreamGroup(stream)).add(number, start, item, stream)
+                    self.groups.setdefault(stream.likeness, StreamGroup(stream)).add(number, start, item, stream)
             start += len(item.tokens_T)
         depths = [max((s.depth for s in item.streams if s.counts), default=0) for item in items]
         # Where no item trains a head, none is computed.

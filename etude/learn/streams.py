@@ -86,6 +86,12 @@ class Stream:
             heard_T = heard_T & (self.target.align_T > 0)
         return bool(heard_T[1 + self.depth :].any())
 
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """Equal for streams of one head with like targets."""
+        settings = [value for value in vars(self.target).values() if not isinstance(value, np.ndarray)]
+        return self.depth, type(self.target).__name__, *settings
+
 
 @dataclass(frozen=True, eq=False)
 class Item:
@@ -105,6 +111,34 @@ class Item:
         """What it costs: its own tokens and its twins', or nothing when no stream counts."""
         heard = [stream.target for stream in self.streams if stream.counts]
         return sum((len(t.tokens_U) for t in heard if isinstance(t, Twin)), len(self.tokens_T)) if heard else 0
+
+    def shared_tokens(self, target: Twin, t: Ids) -> int:
+        """Leading tokens that a twin has in common with it, and whose states its tokens `t` do not ask for."""
+        # The state that predicts a token is that of the place before it.
+        most = min(len(target.tokens_U), len(self.tokens_T), int(target.align_T[t].min()) - 1)
+        unlike = np.flatnonzero(target.tokens_U[:most] != self.tokens_T[:most])
+        return int(unlike[0]) if len(unlike) else most
+
+    @property
+    def taught_tokens(self) -> int:
+        """Those that its teachers compute: live ones only what they do not share with it."""
+        tokens = 0
+        for stream in self.streams:
+            target = stream.target
+            if isinstance(target, Twin) and stream.counts:
+                asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
+                tokens += len(target.tokens_U) - (target.weights == "live") * self.shared_tokens(target, asked)
+        return tokens
+
+    @property
+    def computed_tokens(self) -> int:
+        """`forward_tokens` without those that live teachers share with it."""
+        return len(self.tokens_T) + self.taught_tokens if self.forward_tokens else 0
+
+    @property
+    def room(self) -> int:
+        """What it takes of a micro-batch's tokens: teachers compute after the student, in as much room."""
+        return max(len(self.tokens_T), self.taught_tokens)
 
     def __post_init__(self) -> None:
         for stream in self.streams:

@@ -2,7 +2,7 @@
 
 Where the teacher's weights are the live ones, all tokens that its context has in common with the student's were just
 computed: their keys and values are taken from there, and only what follows is computed again. A step without
-teachers only asks here what its items cost (`computed_tokens`) and gets no metrics.
+teachers only asks here for metrics, and gets none.
 
 Shapes: S twins, E entries (weighted tokens), U tokens of a twin, D width, V vocabulary.
 """
@@ -41,40 +41,11 @@ class Context:
 
 def add_twin(twins: list[Context], item: Item, start: int, target: Twin, t: Ids) -> dict[str, np.ndarray]:
     """Adds the twin of an item that lies at `start`; the facts of its tokens `t`, which are asked about."""
-    shared = _shared(item, target, t)
+    shared = item.shared_tokens(target, t)
     before = sum(len(each.rest_U) for each in twins)
     facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins))}
     twins.append(Context(target, start, shared))
     return facts if target.logprob_T is None else facts | {"logprob": target.logprob_T[t]}
-
-
-def _shared(item: Item, target: Twin, t: Ids) -> int:
-    """Leading tokens that a twin has in common with its item, and whose states its tokens `t` do not ask for."""
-    # The state that predicts a token is that of the place before it.
-    most = min(len(target.tokens_U), len(item.tokens_T), int(target.align_T[t].min()) - 1)
-    unlike = np.flatnonzero(target.tokens_U[:most] != item.tokens_T[:most])
-    return int(unlike[0]) if len(unlike) else most
-
-
-def computed_tokens(item: Item) -> int:
-    """What an item costs: `forward_tokens` without those that live teachers share with it."""
-    return len(item.tokens_T) + taught_tokens(item) if item.forward_tokens else 0
-
-
-def taught_tokens(item: Item) -> int:
-    """Tokens that its teachers compute."""
-    tokens = 0
-    for stream in item.streams:
-        target = stream.target
-        if isinstance(target, Twin) and stream.counts:
-            asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
-            tokens += len(target.tokens_U) - (_shared(item, target, asked) if target.weights == "live" else 0)
-    return tokens
-
-
-def room_of(item: Item) -> int:
-    """What an item takes of a micro-batch's tokens: teachers compute after the student, in as much room."""
-    return max(len(item.tokens_T), taught_tokens(item))
 
 
 @torch.no_grad()

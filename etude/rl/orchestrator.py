@@ -350,6 +350,7 @@ async def _launch(
                 # A second copy of the weights, so only where the KL term reads it.
                 frozen=model if rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback)) else None,
                 ranks=recipe.cluster.learner,
+                batches=run.path / "rl" / "batch",
                 weights=chain,
                 weights_base_every=recipe.cluster.weights_base_every,
                 weights_dtype=recipe.cluster.weights_dtype,

@@ -95,6 +95,7 @@ async def _launch(run: Run, recipe: Recipe, model: Path, latest: Path | None) ->
         restore=latest,
         frozen=model if frozen else None,
         ranks=recipe.cluster.learner,
+        batches=run.path / "rl" / "batch",
     )
     log = logs / f"learner-{run.lineage}.log"
     return await launch_learner(spec, log=log, deadline=rl.start_seconds, verb_deadline=rl.learner_seconds)

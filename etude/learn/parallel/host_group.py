@@ -40,6 +40,18 @@ class HostGroup:
         dist.gather(padded, found, 0, group=self.group)
         return [part[: int(size)].numpy().tobytes() for part, size in zip(found or [], sizes, strict=False)]
 
+    def scatter(self, parts: Sequence[bytes] | None) -> bytes:
+        """Of what rank 0 has for each rank, in their order, this rank's own."""
+        sizes = torch.tensor([len(part) for part in parts] if parts is not None else [0] * self.ranks)
+        dist.broadcast(sizes, 0, group=self.group)
+        if parts is None:
+            held = torch.empty(int(sizes[self.rank]), dtype=torch.uint8)
+            dist.recv(held, 0, group=self.group)
+            return held.numpy().tobytes()
+        for rank in range(1, self.ranks):
+            dist.send(_bytes(parts[rank]), rank, group=self.group)
+        return parts[0]
+
     def total(self, numbers: Sequence[float]) -> list[float]:
         """Sums over all ranks, in double precision."""
         sums = torch.tensor(numbers, dtype=torch.float64)

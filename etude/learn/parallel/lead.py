@@ -18,10 +18,12 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.core.transport import Frame, pack, unpack, write_frame
+from etude.learn.item_checks import check_teachers
 from etude.learn.parallel import checkpoint
-from etude.learn.parallel.messages import Place, RankSpec, ScoreOrder, StepOrder
+from etude.learn.parallel.manifest import Manifest
+from etude.learn.parallel.messages import Pieces, Place, RankSpec, Refused, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
-from etude.learn.streams import Batch, Floats, Ids, Item, Twin
+from etude.learn.streams import Batch, Floats, Ids, Item
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -82,17 +84,22 @@ class LeadLearner:
         return self._learner.skipped
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
-        self._check(batch.items)
+        check_teachers(batch.items, self._learner.config, self.weights)
+        manifest, items = Manifest.of(batch), batch.items
+        return self._all("forward_backward", manifest, lambda: self._learner.forward_backward(manifest, items))
+
+    def forward_backward_files(self, batch: Manifest) -> dict[str, float]:
+        """As `forward_backward` of the items that lie there; each rank opens its own."""
         return self._all("forward_backward", batch, lambda: self._learner.forward_backward(batch))
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
-        self._check(items)
-        return self._all("score", ScoreOrder(items, weights), lambda: self._learner.score(items, weights))
+        check_teachers(items, self._learner.config, self.weights)
+        order = ScoreOrder(Manifest.of(Batch(items)), weights)
+        return self._all("score", order, lambda: self._learner.score(order.batch, weights, items))
 
     def drafts(self, pieces: Sequence[Ids]) -> tuple[Tensor, Tensor]:
         """As of one rank; every rank computes all of it, since an evaluation is short."""
-        order = ScoreOrder([Item(ids, ()) for ids in pieces], "live")
-        return self._all("drafts", order, lambda: self._learner.drafts(order.items))
+        return self._all("drafts", Pieces(pieces), lambda: self._learner.drafts(pieces))
 
     def step(self) -> dict[str, float]:
         return self._all("step", StepOrder(self.optim.lr, self.total_steps), self._learner.step)
@@ -128,25 +135,6 @@ class LeadLearner:
         """Ends the group; the ranks wait for another learner, or end with this process."""
         self._announce(CLOSE)
         self._ranks.leave()
-
-    def _check(self, items: Sequence[Item]) -> None:
-        """Refuses, before any rank has begun, what a rank would find in its own share while the others wait for it."""
-        config = self._learner.config
-        blocks, chosen, every = len(config.sparse_layers), config.num_experts_per_tok, config.num_experts
-        for item in items:
-            twins = [stream.target for stream in item.streams if isinstance(stream.target, Twin)]
-            for twin in twins:
-                if twin.weights not in self.weights:
-                    raise EtudeError(f"a twin asks for {twin.weights!r} weights; this learner has {list(self.weights)}")
-            routed = [(item.tokens_T, item.experts_TBK), *((twin.tokens_U, twin.experts_UBK) for twin in twins)]
-            for tokens, experts in routed:
-                if experts is not None and (
-                    experts.shape != (len(tokens), blocks, chosen) or experts.max(initial=-1) >= config.num_experts
-                ):
-                    raise EtudeError(
-                        f"experts of shape {experts.shape} were recorded of other tokens or by another model: these "
-                        f"are {len(tokens)} tokens and {blocks} blocks, {chosen} of {every} experts in each"
-                    )
 
     def _all(self, verb: str, message: object, work: Callable[[], Found]) -> Found:
         def told() -> Found:
@@ -185,6 +173,8 @@ def follow(spec: RankSpec, store: Store, say: Callable[[str], None]) -> None:
         say(f"{number} {verb}")
         try:
             _carry_out(learner, verb)
+        except Refused:
+            continue
         except EtudeError:
             if verb not in ("save", "finish_save", "restore"):  # which all ranks give up together, and go on
                 raise
@@ -196,12 +186,12 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
         return unpack(kind, frame)
 
     if verb == "forward_backward":
-        learner.forward_backward(told(Batch))
+        learner.forward_backward(told(Manifest))
     elif verb == "score":
         order = told(ScoreOrder)
-        learner.score(order.items, order.weights)
+        learner.score(order.batch, order.weights)
     elif verb == "drafts":
-        learner.drafts(told(ScoreOrder).items)
+        learner.drafts(told(Pieces).pieces)
     elif verb == "step":
         step = told(StepOrder)
         learner.set_rate(step.lr)

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from etude.core.errors import EtudeError
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.loss import Tally
 from etude.learn.parallel.layout import Layout
+from etude.learn.parallel.manifest import Manifest
 from etude.learn.parallel.wire import Wire
-from etude.learn.streams import Floats, Item
+from etude.learn.streams import Floats, Ids, Item
 from etude.model.experts import Routing
 
 
@@ -34,10 +36,28 @@ class RankSpec:
     seconds: float = 600.0  # longest that ranks wait for each other
 
 
+class Refused(EtudeError):
+    """What every rank refuses together, before anything was computed: all of them go on."""
+
+
 @dataclass(frozen=True)
 class ScoreOrder:
-    items: Sequence[Item]
+    batch: Manifest
     weights: str
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Sequences that every rank computes."""
+
+    pieces: Sequence[Ids]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The items of a batch that are one rank's, in the order of their numbers."""
+
+    items: Sequence[Item]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """One rank of a learner: the five verbs, which all ranks carry out together.
 
-Every rank knows the whole batch and computes its own share of it. Gradients and weights are divided by rows
-(hsdp.py); what is returned is complete on rank 0 only. lead.py lets rank 0 call the verbs on all ranks.
+Every rank knows the manifest of the batch (manifest.py), and opens and computes its own share of it. Gradients and
+weights are divided by rows (hsdp.py); what is returned is complete on rank 0 only. lead.py lets rank 0 call the verbs
+on all ranks.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from etude.core.errors import EtudeError
 from etude.core.process import return_large_blocks
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, unpack, write_frame
 from etude.core.transport import pack as packed_message
 from etude.learn.background_save import BackgroundSave
 from etude.learn.drafts import drafts
+from etude.learn.item_checks import check_items
 from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.packing import pack
@@ -30,19 +33,20 @@ from etude.learn.parallel.context import split_context
 from etude.learn.parallel.experts import sum_loads
 from etude.learn.parallel.host_group import HostGroup
 from etude.learn.parallel.hsdp import Fill, Shard, let_go, shard
+from etude.learn.parallel.manifest import Manifest
 from etude.learn.parallel.mesh import Meshes
-from etude.learn.parallel.messages import RankSpec, ScoredShare, TallyShare
+from etude.learn.parallel.messages import RankSpec, Refused, ScoredShare, Share, TallyShare
 from etude.learn.parallel.rounds import RankMicroBatch, Round, score_items
 from etude.learn.parallel.shard_optimiser import ShardOptimiser
 from etude.learn.schedule import rate
-from etude.learn.streams import Batch, Floats, Item
-from etude.learn.twins import computed_tokens, room_of
+from etude.learn.streams import Floats, Ids, Item
 from etude.model.checkpoint.directory import outline
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
 from etude.model.training import set_up
 
+Shares = list[list[list[int]]]  # numbers of items, by rank (or ranks that compute together) and micro-batch
 Sources = Mapping[str, Decoder]  # whole decoders by the name of their weights; on rank 0 only
 
 
@@ -78,33 +82,38 @@ class RankLearner:
         self.steps = self.skipped = 0
         self.saving = BackgroundSave()
 
-    def forward_backward(self, batch: Batch) -> dict[str, float]:
-        """Adds this rank's gradients; metrics of all ranks, on rank 0."""
-        items = [item for item in batch.items if item.forward_tokens]
-        tally = Tally()
-        for needs, mine in self._rounds(items, [room_of(item) for item in items]):
+    def forward_backward(self, batch: Manifest, held: Sequence[Item] | None = None) -> dict[str, float]:
+        """Adds this rank's gradients; metrics of all ranks, on rank 0.
+
+        `held` are the items of a batch without files, on rank 0.
+        """
+        shares = self._shares([entry.room if entry.computed else 0 for entry in batch.items])
+        items, tally = self._items(batch, shares, held), Tally()
+        for needs, mine in self._rounds(batch, shares):
             chosen = [items[i] for i in mine]
             RankMicroBatch(chosen, batch.correction, self.weights, tally, needs).backward()
-        shares = self.host.gather(write_frame(packed_message(TallyShare.of(tally))))
-        tallies = [unpack(TallyShare, frame_of(share)).tally() for share in shares]
-        return {"forward_tokens": sum(map(computed_tokens, items))} | Tally(tallies).metrics()
+        gathered = self.host.gather(write_frame(packed_message(TallyShare.of(tally))))
+        tallies = [unpack(TallyShare, frame_of(share)).tally() for share in gathered]
+        return {"forward_tokens": sum(entry.computed for entry in batch.items)} | Tally(tallies).metrics()
 
-    def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
+    def score(self, batch: Manifest, weights: str, held: Sequence[Item] | None = None) -> list[Floats]:
         """As of one rank, on rank 0."""
         numbers: list[int] = []
         scores: list[Floats] = []
-        for _, mine in self._rounds(items, [len(item.tokens_T) for item in items]):
+        shares = self._shares([max(1, entry.tokens) for entry in batch.items])
+        items = self._items(batch, shares, held)
+        for _, mine in self._rounds(batch, shares):
             scores += score_items(self.weights[weights], [items[i] for i in mine])
             numbers += mine
-        shares = self.host.gather(write_frame(packed_message(ScoredShare(np.array(numbers, np.int64), scores))))
+        gathered = self.host.gather(write_frame(packed_message(ScoredShare(np.array(numbers, np.int64), scores))))
         found: dict[int, Floats] = {}
-        for share in shares:
+        for share in gathered:
             scored = unpack(ScoredShare, frame_of(share))
             found |= dict(zip(scored.numbers_I.tolist(), scored.scores, strict=True))
-        return [found[i] for i in range(len(items))] if shares else []
+        return [found[i] for i in range(len(batch.items))] if gathered else []
 
-    def drafts(self, items: Sequence[Item]) -> tuple[Tensor, Tensor]:
-        found = drafts(self.decoder, [item.tokens_T for item in items])
+    def drafts(self, pieces: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+        found = drafts(self.decoder, pieces)
         let_go(self.decoder)
         return found
 
@@ -171,15 +180,45 @@ class RankLearner:
         for name, average in buffers(self.weights["ema"]).items():
             yield name, average, live[name]
 
-    def _rounds(self, items: Sequence[Item], lengths: list[int]) -> Iterator[tuple[Round, list[int]]]:
+    def _rounds(self, batch: Manifest, shares: Shares) -> Iterator[tuple[Round, list[int]]]:
         """Round by round: what it needs, and the numbers of the items that are this rank's."""
+        for micro_batches in zip(*shares, strict=True):
+            needs = Round.of([batch.items[i] for micro in micro_batches for i in micro])
+            yield needs, micro_batches[self.meshes.data_rank]
+
+    def _shares(self, room: Sequence[int]) -> Shares:
+        """Every rank finds the same; items that take no room are nobody's."""
+        counted = [number for number, tokens in enumerate(room) if tokens]
         # attention costs about n * n * width against 12 * n * width * width of the products
         quadratic = 1 / (12 * self.config.hidden_size)
         # A micro-batch is that of all ranks that compute a sequence together, so more of them need less memory each.
-        shares = pack(lengths, self.micro_tokens, self.meshes.data_ranks, quadratic)
-        for micro_batches in zip(*shares, strict=True):
-            needs = Round.of([[items[i] for i in micro] for micro in micro_batches])
-            yield needs, micro_batches[self.meshes.data_rank]
+        shares = pack([room[i] for i in counted], self.micro_tokens, self.meshes.data_ranks, quadratic)
+        return [[[counted[i] for i in micro] for micro in share] for share in shares]
+
+    def _items(self, batch: Manifest, shares: Shares, held: Sequence[Item] | None) -> dict[int, Item]:
+        """This rank's items by number: opened here, or sent by rank 0, who has them all."""
+        numbers = [[i for micro in share for i in micro] for share in shares]
+        mine = numbers[self.meshes.data_rank]
+        if batch.folder:
+            return self._opened(batch, mine)
+        if held is None:
+            return dict(zip(mine, unpack(Share, frame_of(self.host.scatter(None))).items, strict=True))
+        parts = [write_frame(packed_message(Share([held[i] for i in some]))) for some in numbers]
+        self.host.scatter([parts[rank // self.spec.layout.context] for rank in range(self.host.ranks)])
+        return {i: held[i] for i in mine}
+
+    def _opened(self, batch: Manifest, mine: Sequence[int]) -> dict[int, Item]:
+        """From their files; what is wrong with one is refused by all ranks, before any of them computes."""
+        items, said = {}, ""
+        try:
+            items = {number: batch.open(number) for number in mine}
+            check_items(list(items.values()), self.config, self.weights)
+        except EtudeError as refused:
+            said = f"{refused} (rank {self.host.rank})"
+        if self.host.total([bool(said)])[0]:
+            others = [text.decode() for text in self.host.gather(said.encode()) if text]
+            raise Refused(others[0] if others else said or "another rank refuses its items")
+        return items
 
     def _sent(self, source: Decoder | None, live: bool) -> Fill:
         """Writes what rank 0 has into each rank's memory, one tensor at a time."""

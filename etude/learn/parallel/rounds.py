@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from etude.learn.loss import MicroBatch, StreamGroup, Tally, likeness, packed
+from etude.learn.loss import MicroBatch, StreamGroup, Tally, packed
 from etude.learn.parallel.hsdp import let_go
-from etude.learn.streams import Correction, Floats, Item, Twin
+from etude.learn.parallel.manifest import Entry, Kind
+from etude.learn.streams import Correction, Floats, Item
 from etude.model.decoder import Decoder
 from etude.model.experts import Router
 from etude.model.packed_forward import Packed
@@ -29,15 +30,14 @@ class Round:
     """What the micro-batches of all ranks need together."""
 
     depth: int  # heads that are computed
-    twins: Mapping[tuple[object, ...], Twin]  # one of each kind of twin, in the order in which they are scored
+    teachers: Sequence[Kind]  # in the order in which they are scored
 
     @classmethod
-    def of(cls, micro_batches: Sequence[Sequence[Item]]) -> Round:
-        """Of one micro-batch from each rank."""
-        streams = [s for items in micro_batches for item in items for s in item.streams if s.counts]
-        twins = {likeness(s): s.target for s in streams if isinstance(s.target, Twin)}
-        order = sorted(twins, key=repr)  # the same on every rank
-        return cls(max((s.depth for s in streams), default=0), {key: twins[key] for key in order})
+    def of(cls, items: Sequence[Entry]) -> Round:
+        """Of the items of all its micro-batches."""
+        kinds = {kind.likeness: kind for item in items for kind in item.teachers}
+        order = sorted(kinds)  # the same on every rank
+        return cls(max((item.depth for item in items), default=0), [kinds[likeness] for likeness in order])
 
 
 class RankMicroBatch(MicroBatch):
@@ -81,23 +81,23 @@ class RankMicroBatch(MicroBatch):
 
     def _score_teachers(self, hidden: Sequence[torch.Tensor]) -> None:
         """Those of the round in its order, our own or a filler in their place; then what else the groups need."""
-        for key, twin in self.needs.twins.items():
-            if key in self.groups:
-                self._close(self.groups[key], hidden)
+        groups = {repr(likeness): group for likeness, group in self.groups.items()}
+        for kind in self.needs.teachers:
+            if kind.likeness in groups:
+                self._close(groups.pop(kind.likeness), hidden)
             else:
-                self._fill_in(twin)
-        for key, group in self.groups.items():
-            if key not in self.needs.twins:
-                self._close(group, hidden)
+                self._fill_in(kind)
+        for group in groups.values():
+            self._close(group, hidden)
 
     def _close(self, group: StreamGroup, hidden: Sequence[torch.Tensor]) -> None:
         group.close(self.flat)
         self._prepare(group, hidden)
 
     @torch.no_grad()
-    def _fill_in(self, twin: Twin) -> None:
+    def _fill_in(self, kind: Kind) -> None:
         """As many forwards of the same weights as `teachers` makes."""
-        shares = {"live": twin.trust} | {twin.weights: 1 - twin.trust * (twin.weights != "live")}
+        shares = {"live": kind.trust} | {kind.weights: 1 - kind.trust * (kind.weights != "live")}
         for name, share in shares.items():
             if share:
                 Packed(self.weights[name], [FILLER.tokens_T]).hidden()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.tcp_address import FILE, connect, read_address
 from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, to_json, unpack, write_frame
+from etude.learn.parallel.manifest import remove_batch, write_batch
 from etude.learn.streams import Batch, Floats, Item
 from etude.rl.learner.messages import (
     READY,
@@ -43,9 +45,14 @@ class LearnerClient:
     """A learner process that we started. `busy_seconds` is the time that finished verbs took inside it."""
 
     def __init__(
-        self, child: Running, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float = 600.0
+        self,
+        child: Running,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        deadline: float = 600.0,
+        batches: Path | None = None,
     ) -> None:
-        self.child = child
+        self.child, self.batches = child, batches
         self.deadline = deadline  # seconds, for each verb
         self.silence = SILENCE
         self.busy_seconds = 0.0
@@ -58,7 +65,14 @@ class LearnerClient:
 
     async def forward_backward(self, batch: Batch) -> dict[str, float]:
         """Adds the batch's gradients; the learner's metrics, with `seconds` that it took inside the process."""
-        return read_metrics(await self._call("forward_backward", batch))
+        if self.batches is None:
+            return read_metrics(await self._call("forward_backward", batch))
+        # Written by a thread: large rollouts are hundreds of megabytes.
+        manifest = await asyncio.to_thread(write_batch, batch, self.batches, f"batch-{self._number}")
+        try:
+            return read_metrics(await self._call("forward_backward_files", manifest))
+        finally:
+            remove_batch(manifest)
 
     async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probabilities of each item's tokens at its temperature under `live`, `ema` or `frozen` weights."""
@@ -175,6 +189,8 @@ async def launch_learner(
     `placement` says where; without one it is started beside this process.
     """
     arguments, leaves = (json.dumps(to_json(spec)),), (spec.board,)
+    if spec.batches is not None:
+        shutil.rmtree(spec.batches, ignore_errors=True)  # of a run that was killed
     child: Running
     if placement is None:
         child = await start("learner", MODULE, arguments, ready=READY, log=log, deadline=deadline, leaves=leaves)
@@ -190,7 +206,8 @@ async def launch_learner(
         if isinstance(failed, OSError):  # TimeoutError is one
             raise EtudeError(said or f"the learner process does not take a connection: {failed}") from None
         raise
-    return LearnerClient(child, reader, writer, verb_deadline)
+    batches = spec.batches if spec.ranks.ranks > 1 else None
+    return LearnerClient(child, reader, writer, verb_deadline, batches)
 
 
 async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

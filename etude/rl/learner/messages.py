@@ -5,7 +5,6 @@ How they become bytes is the business of `etude.core.transport`. Imports no torc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.core.transport import Frame, unpack
+from etude.learn.item_checks import check_values
 from etude.learn.streams import Batch, Floats, Item
 
 READY = "etude learner ready at"  # what the process prints, followed by its address, once it listens
@@ -41,6 +41,7 @@ class LearnerSpec:
     weights: str = ""  # directory or address of a delta chain to publish to, in place of the board
     weights_base_every: int = 20
     weights_dtype: str = ""  # of what is published there; empty: as served
+    batches: Path | None = None  # folder that all of several ranks see, for a batch's items; None sends them to rank 0
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,13 @@ Message = TypeVar("Message", Batch, ScoreRequest)
 
 def read_batch(frame: Frame) -> Batch:
     batch = _unpack(Batch, frame)
-    _check_items(batch.items)
+    check_values(batch.items)
     return batch
 
 
 def read_score_request(frame: Frame) -> ScoreRequest:
     request = _unpack(ScoreRequest, frame)
-    _check_items(request.items)
+    check_values(request.items)
     return request
 
 
@@ -107,21 +108,3 @@ def _unpack(kind: type[Message], frame: Frame) -> Message:
         return unpack(kind, frame)
     except IndexError:  # from Item, which compares the tokens of both
         raise EtudeError("a twin's align_T points past the twin's end") from None
-
-
-def _check_items(items: Sequence[Item]) -> None:
-    for item in items:
-        if not 0 <= item.plausible <= 1:
-            raise EtudeError(f"an item's experts are plausible at {item.plausible!r}; it must be between 0 and 1")
-        # Written as a range, so that NaN is refused as well.
-        if not 0 < item.temperature < math.inf:
-            raise EtudeError(f"an item's temperature is {item.temperature!r}; it must be a number above 0")
-        if item.experts_TBK is not None and 0 in item.experts_TBK.shape[1:]:
-            raise EtudeError("an item's experts are of no blocks, or none in a block")
-        for stream in item.streams:
-            number = stream.head.removeprefix("mtp.")
-            known = number != stream.head and number.isascii() and number.isdecimal() and int(number) > 0
-            if stream.head != "main" and not known:
-                raise EtudeError(
-                    f"a stream's head is {stream.head!r}; it must be 'main', or 'mtp.' and a number from 1"
-                )

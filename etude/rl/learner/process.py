@@ -1,6 +1,7 @@
 """The learner in a process of its own: `python -m etude.rl.learner.process SPEC ...`, one verb at a time.
 
     forward_backward  items, correction   -> metrics
+    ..._files         a manifest of files -> metrics; each of several ranks opens its own
     score             items, weights      -> scores
     step                                  -> metrics
     save              directory           -> the model, its tokenizer and all that an exact resume needs lie there
@@ -35,7 +36,9 @@ from etude.core import child_process as child
 from etude.core.errors import EtudeError
 from etude.core.tcp_address import TcpAddress, accept_one
 from etude.core.transport import PREFIX_BYTES, Frame, from_json, pack, read_frame, read_prefix, unpack, write_frame
-from etude.learn.streams import Item, Label, Twin
+from etude.learn.item_checks import check_ids
+from etude.learn.parallel.manifest import Manifest
+from etude.learn.streams import Item, Twin
 from etude.model.torch_process import prepare
 from etude.rl.learner.messages import (
     READY,
@@ -66,7 +69,8 @@ class Verbs:
         # read now: a checkpoint that we started from may be cleaned away while we train
         self.tokens = TokenFiles.read(model)
         saving = (self.save, self.saved, self.finish_save)
-        verbs = (self.forward_backward, self.score, self.step, *saving, self.publish, self.trouble)
+        train = (self.forward_backward, self.forward_backward_files)
+        verbs = (*train, self.score, self.step, *saving, self.publish, self.trouble)
         self._verbs: dict[str, Callable[[Frame], Any]] = {verb.__name__: verb for verb in verbs}
 
     def answer(self, request: Frame) -> Frame:
@@ -84,6 +88,13 @@ class Verbs:
         batch = read_batch(request)
         self._check(batch.items)
         return Done(_floats(self.learner.forward_backward(batch)))
+
+    def forward_backward_files(self, request: Frame) -> Done:
+        from etude.learn.parallel.lead import LeadLearner
+
+        if not isinstance(self.learner, LeadLearner):
+            raise EtudeError("a learner of one rank is sent its items; only several ranks open files")
+        return Done(_floats(self.learner.forward_backward_files(unpack(Manifest, request))))
 
     def score(self, request: Frame) -> Scores:
         wanted = read_score_request(request)
@@ -133,23 +144,11 @@ class Verbs:
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuse what this model does not have; found inside a kernel, it would end the process or read wild memory."""
-        config = self.learner.decoder.config
-        vocabulary, deepest = config.vocab_size, config.num_nextn_predict_layers
         for item in items:
-            rows = [item.tokens_T]
             for stream in item.streams:
-                if stream.depth > deepest:
-                    raise EtudeError(f"a stream asks for the head {stream.head!r}; the model has {deepest} MTP heads")
-                if isinstance(stream.target, Label):
-                    rows.append(stream.target.ids_T[stream.weight_T != 0])
                 if isinstance(stream.target, Twin):
-                    rows.append(stream.target.tokens_U)
                     self._weights(stream.target.weights)
-            for row in rows:
-                if row.dtype.kind not in "iu" or (len(row) and (row.min() < 0 or row.max() >= vocabulary)):
-                    raise EtudeError(f"a sequence or its labels hold ids outside of 0 to {vocabulary - 1}")
-            if not len(item.tokens_T):
-                raise EtudeError("a sequence is empty")
+        check_ids(items, self.learner.decoder.config)
 
     def _weights(self, name: object) -> str:
         if name not in self.learner.weights:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.scale import layouts
+from etude.core.run import Run
 from etude.learn.parallel.launch import Ranks
 from etude.learn.parallel.layout import Layout
 
@@ -33,6 +34,34 @@ try:
             if step == 2:
                 learner.save(Path(sys.argv[1]))
             print(step, flush=True)
+except EtudeError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+"""
+
+BESIDE = """
+import os, sys
+from pathlib import Path
+from benchmarks.scale import layouts
+from etude.core.errors import EtudeError
+from etude.core.run import Run
+from etude.learn.loop import Draw, train
+from etude.learn.parallel.launch import Ranks
+from etude.learn.parallel.layout import Layout
+settings = {"run": {"save_in_background": True, "keep_checkpoints": 9}}
+try:
+    with Run.open(Path(sys.argv[1]), settings) as run, Ranks(3) as ranks:
+        print(os.getpid(), *(process.pid for process in ranks.processes.values()), flush=True)
+        learner = layouts.open_ranks(ranks, "dense", Layout(3, 1, 3))
+        begin = learner.begin_save
+        def begin_save(directory):
+            begin(directory)
+            print("writing", learner.steps, flush=True)
+            if learner.steps == 4:
+                sys.stdin.readline()
+        learner.begin_save = begin_save
+        draw = lambda: Draw(layouts.batch(learner.steps, "dense"), 1, 1)
+        train(run, "pretrain", learner, draw, lambda directory: None, save_every=2)
 except EtudeError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
@@ -62,6 +91,34 @@ def test_all_ranks_end_when_one_is_killed_and_the_run_continues(tmp_path: Path) 
         ended = [weights(ranks, None), weights(ranks, tmp_path)]
     for name, weight in ended[0].items():
         assert torch.equal(weight, ended[1][name]), name
+
+
+def test_a_rank_that_is_killed_while_a_checkpoint_is_written_beside_training_leaves_the_one_before(
+    tmp_path: Path,
+) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    command, pipe = [sys.executable, "-c", BESIDE, str(tmp_path / "run")], subprocess.PIPE
+    run = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    assert run.stdout is not None
+    try:
+        pids = [int(pid) for pid in run.stdout.readline().split()]
+        for line in run.stdout:
+            if line.strip() == "writing 4":
+                break
+        os.kill(pids[1], signal.SIGKILL)
+        _, errors = run.communicate("\n", timeout=300)  # 30 s are promised; a busy machine gets more
+    finally:
+        run.kill()
+    assert run.returncode == 2, errors
+    assert "error: rank 1 of the learner was ended by SIGKILL" in errors
+    assert gone(pids[2], seconds=60)
+    with Run.open(tmp_path / "run", {"run": {"save_in_background": True, "keep_checkpoints": 9}}) as again:
+        assert [again.step_of(path) for path in again.checkpoints("pretrain")] == [2], "that of step 4 was never whole"
+        left = again.latest("pretrain")
+        with Ranks(3) as ranks:
+            alone, continued = weights(ranks, None), weights(ranks, left)
+    for name, weight in alone.items():
+        assert torch.equal(weight, continued[name]), name
 
 
 def weights(ranks: Ranks, start: Path | None) -> dict[str, torch.Tensor]:

@@ -113,11 +113,13 @@ def test_new_heads_and_longer_sequences_are_trained_on_two_ranks_as_on_one(tmp_p
         )
 
 
-def test_the_learner_process_of_rl_has_two_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [False, True], ids=["sent", "files"])
+def test_the_learner_process_of_rl_has_two_ranks(tmp_path: Path, files: bool) -> None:
     save_model(tmp_path / "model", Decoder(shape(31), seed=3))
     (tmp_path / "model/tokenizer.json").write_text('{"a": "tokenizer"}')
     optim = OptimSettings(lr=1e-3, muon_lr=1e-3)
-    spec = LearnerSpec(tmp_path / "model", optim, 4, 32, tmp_path / "board", ranks=TWO)
+    batches = tmp_path / "batch" if files else None
+    spec = LearnerSpec(tmp_path / "model", optim, 4, 32, tmp_path / "board", ranks=TWO, batches=batches)
     alone = Learner(load_model(tmp_path / "model"), optim, 4, 32)
     rng = np.random.default_rng(0)
     tokens = [rng.integers(0, 31, n) for n in (20, 7, 13)]
@@ -132,6 +134,7 @@ def test_the_learner_process_of_rl_has_two_ranks(tmp_path: Path) -> None:
                 assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
                 assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
                 assert found["lr"] == expected["lr"]
+                assert (tmp_path / "batch").exists() == files and not list(tmp_path.glob("batch/*"))
                 assert found["update_rms"] > 0
             await learner.publish(Version(0, 2))
             published = Decoder(shape(31))
