@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -22,6 +23,11 @@ CONTINUED = re.compile(r"\\\n\s*")
 PROGRAMS = r"(?:[A-Z_]+=\S+ )*(?:[\w./-]+/bin/)?(?:etude|python3?|pip|make|torchrun|ray|curl|source|export)"
 LINE = re.compile(rf"^{PROGRAMS} .*$")
 INLINE = re.compile(rf"`({PROGRAMS} [^`\n]+)`")
+
+
+@functools.cache
+def _program() -> Any:
+    return typer.main.get_command(app)
 
 
 class Command(NamedTuple):
@@ -58,9 +64,13 @@ def words_of(line: str) -> list[str] | None:
     return words
 
 
+class Incomplete(ValueError):
+    """An argument is missing: the mention of a command in a sentence."""
+
+
 def context_of(words: list[str]) -> Any:
     """The parsed command; raises what a user would see of wrong options or arguments."""
-    command: Any = typer.main.get_command(app)
+    command: Any = _program()
     name, rest = "etude", list(words)
     while subcommands := getattr(command, "commands", None):
         if name == "bench" and (not rest or rest[0] not in subcommands):
@@ -68,15 +78,21 @@ def context_of(words: list[str]) -> Any:
         if not rest or rest[0] not in subcommands:
             if rest and rest[0].startswith("--") and name == "etude":
                 return None  # an option of the program itself
-            raise ValueError(f"there is no command {rest[0]!r}" if rest else "a command is missing")
+            raise ValueError(f"there is no command {rest[0]!r}") if rest else Incomplete("a command is missing")
         name, rest = rest[0], rest[1:]
         command = subcommands[name]
-    return command.make_context(name, rest)
+    try:
+        return command.make_context(name, rest)
+    except Exception as error:  # of click, or of the copy of it that newer typers bring
+        if not hasattr(error, "format_message"):
+            raise
+        kind = Incomplete if type(error).__name__ == "MissingParameter" else ValueError
+        raise kind(error.format_message()) from None
 
 
 def named(words: list[str]) -> None:
     """Raises where a mention (`etude tasks make`, `etude rl|sft nano`) names a command that is not there."""
-    command: Any = typer.main.get_command(app)
+    command: Any = _program()
     for word in words:
         subcommands = getattr(command, "commands", None)
         if not subcommands or not word.replace("|", "").replace("-", "").isalpha() or word.isupper() or word[0] == "-":

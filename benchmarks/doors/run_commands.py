@@ -23,6 +23,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -34,20 +35,19 @@ import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import click
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.doors.page_commands import ROOT, Command, all_commands, context_of, named, words_of
+from benchmarks.doors.page_commands import ROOT, Command, Incomplete, all_commands, context_of, named, words_of
 from benchmarks.doors.small_repository import write_repository
 
 State = Literal["run", "run, smaller", "dry-run", "named", "checked", "not run", "failed"]
+GROUPS = ("tasks", "env", "model", "sandbox", "study", "recipe")
 STAGES = ("run", "corpus", "pretrain", "mtp", "extend", "demos", "sft", "rl")
-SECONDS = 240.0  # for one command
+SECONDS = 600.0  # for one command
 TOKEN = "0123456789abcdef0123456789abcdef"
 TOY = """
 extends = "nano"
@@ -71,7 +71,8 @@ STAND_INS = {
     r"M|MODEL|DIR|ONE|TWO|THREE|CHECKPOINT|ORIGINAL|RUN_OR_DIR|runs/quickstart/checkpoints/[\w-]+": "my-model",
     r"RUN|OTHER_RUN|runs/(?:nano|mine|shop|a|b|g16|nano-cpt|half|attrs|repo)": "runs/quickstart",
     r"runs/[ab]/rl/trajectories": "runs/quickstart/rl/trajectories",
-    r"RECIPE": "nano",
+    r"RECIPE(?:\.toml)?": "nano",
+    r"S": "1",
     r"X": "reference",
     r"FOLDER|SAVED|ROLLOUTS": "saved",
     r"SAVED/rollout-3": "{rollout}",
@@ -99,34 +100,53 @@ class World:
         self.env = {"ETUDE_STORE": str(folder / "store"), "OMP_NUM_THREADS": "1", "COLUMNS": "100", "MY_KEY": "key"}
         self.env |= {"ETUDE_SANDBOX_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1", "ETUDE_API_KEY": ""}
         self.names: dict[str, str] = {"sandbox_port": "7433"}
+        self.done: dict[str, Outcome] = {}  # by the command as it is run
 
     def etude(self, *words: str, stdin: str = "", seconds: float = SECONDS) -> tuple[int, str]:
-        """Runs a command in a fork of this process; its exit code and its output."""
+        """Runs a command of ours; its exit code and its output."""
+        from etude.cli.main import main
+
+        return self._forked(main, ["etude", *words], self.folder, stdin, seconds, interrupt="serve" in words[:2])
+
+    def python(self, *words: str) -> tuple[int, str]:
+        """Runs a Python program of the checkout: a file, or `-m` and a module."""
+
+        def work() -> None:
+            if words[0] == "-m":
+                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str((ROOT / words[0]).parent))
+                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+
+        return self._forked(work, [*words[words[0] == "-m" :]], ROOT, "", SECONDS, interrupt=False)
+
+    def _forked(
+        self, work: Callable[[], None], argv: list[str], folder: Path, stdin: str, seconds: float, interrupt: bool
+    ) -> tuple[int, str]:
+        """In a fork of this process, which has loaded torch."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as given:
             given.write(stdin.encode())
             given.seek(0)
             pid = os.fork()
             if not pid:
-                self._become(words, out.fileno(), given.fileno())
-            code = _wait(pid, seconds, interrupt=_serves(words))
+                self._become(work, argv, folder, out.fileno(), given.fileno())
+            code = _wait(pid, seconds, interrupt)
             out.seek(0)
             return code, out.read().decode("utf-8", "replace")
 
-    def _become(self, words: tuple[str, ...], out: int, given: int) -> None:
+    def _become(self, work: Callable[[], None], argv: list[str], folder: Path, out: int, given: int) -> None:
         """What the fork does: never returns."""
         code = 1
         try:
             os.setsid()
-            os.chdir(self.folder)
+            os.chdir(folder)
             os.environ |= self.env
             os.dup2(given, 0)
             os.dup2(out, 1)
             os.dup2(out, 2)
             sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, 1) for n, mode in ((0, "r"), (1, "w"), (2, "w")))
-            sys.argv = ["etude", *words]
-            from etude.cli.main import main
-
-            main()
+            sys.argv = argv
+            work()
             code = 0
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -145,7 +165,9 @@ class World:
         if not (here / "shop").exists():
             write_repository(here / "shop")
         (here / "toy.toml").write_text(TOY)
-        shutil.copy(ROOT / "examples/own_algorithm.py", here / "own.py")
+        mine = (ROOT / "examples/own_algorithm.py").read_text()
+        (here / "mine.py").write_text(f"{mine}\n\nMine = Rare\n")
+        (here / "mine.toml").write_text(TOY)
         if not (here / "runs/quickstart/report.html").exists():
             self._must("run", "toy.toml", "--run", "runs/quickstart", seconds=900.0)
         if not (here / "my-model").exists():
@@ -158,7 +180,8 @@ class World:
         if not (here / "saved").exists():
             self._must("rollout", self.names["task"], "--policy", "reference", "--save", "saved")
         if not (here / "workspace").exists():
-            shutil.copytree(here / self.names["task"] / "workspace", here / "workspace")
+            shutil.copytree(here / self.names["task"] / "environment" / "workspace", here / "workspace")
+            shutil.copytree(here / self.names["task"] / "solution" / "files", here / "workspace", dirs_exist_ok=True)
         found = sorted(path.parent for path in (here / "saved").rglob("trajectory.json*"))
         self.names["rollout"] = str(found[0].relative_to(here)) if found else "saved"
         rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"hello {n}"}]}
@@ -191,10 +214,6 @@ def _wait(pid: int, seconds: float, interrupt: bool) -> int:
         time.sleep(0.02)
 
 
-def _serves(words: tuple[str, ...] | list[str]) -> bool:
-    return "serve" in words[:2]
-
-
 def stand_in(word: str, names: dict[str, str]) -> str:
     """A word of a command with what stands for the reader's own; `KEY=VALUE` in its value."""
     key, equals, value = word.partition("=")
@@ -204,6 +223,12 @@ def stand_in(word: str, names: dict[str, str]) -> str:
         if re.fullmatch(pattern, word):
             return found.format(**names)
     return word
+
+
+def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
+    """All words but the command's own name, which may be that of a folder as well."""
+    depth = 2 if words and words[0] in GROUPS else 1
+    return [*words[:depth], *(stand_in(word, names) for word in words[depth:])]
 
 
 # Commands that cannot be run here, with the reason; the first that matches counts.
@@ -244,9 +269,9 @@ def decide(command: Command, world: World) -> Callable[[], Outcome]:
         if re.search(pattern, text) and words is not None:
             if program == "etude":
                 try:
-                    context_of([stand_in(word, world.names) for word in words])
-                except click.UsageError as error:
-                    return over("failed", "parsed", said=str(error.format_message()))
+                    context_of(stand_ins(words, world.names))
+                except ValueError as error:
+                    return over("failed", "parsed", said=str(error))
             return over("not run", f"{why}; its words are parsed" if program == "etude" else why)
     if program.endswith("pip") or program in ("source", "export", "ray", "curl") or "&&" in text:
         return lambda: _check_shell(command)
@@ -264,15 +289,15 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
         if words is None:
             named(command.text.split()[1:])
             return Outcome(command, "named", "the command is there")
-        given = [stand_in(word, world.names) for word in words]
+        given = stand_ins(words, world.names)
         try:
             context_of(given)
-        except (click.MissingParameter, ValueError) as lacking:
+        except Incomplete as lacking:
             named(words)
-            if [word for word in words if word.startswith("-") or "=" in word] or len(words) > 3:
+            if len([word for word in words if word.startswith("-") or "=" in word]) > 1 or len(words) > 3:
                 return Outcome(command, "failed", "parsed", said=str(lacking))
             return Outcome(command, "named", "the command is there")
-    except (ValueError, click.UsageError) as error:
+    except ValueError as error:
         return Outcome(command, "failed", "parsed", said=str(error))
     state: State = "run"
     if given[0] in STAGES and "--dry-run" not in given and not {"--rollouts-only", "--train-only"} & {*given}:
@@ -283,11 +308,17 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
     for pattern, fewer in FEWER:
         line, times = re.subn(pattern, fewer, line)
         state = "run, smaller" if times and state == "run" else state
+    if line in world.done:
+        return replace(world.done[line], command=command)
     given = shlex.split(line)
+    if "--out" in given:  # a new folder for each
+        given[given.index("--out") + 1] = f"out/{len(world.done)}"
     began = time.monotonic()
     code, said = world.etude(*given, stdin="hello\n")
     how = f"etude {line}" + (f" (ended with {code})" if code else "")
-    return Outcome(command, "failed" if code else state, how, time.monotonic() - began, said[-1500:])
+    outcome = Outcome(command, "failed" if code else state, how, time.monotonic() - began, said[-1500:])
+    world.done[line] = outcome
+    return outcome
 
 
 def _program(command: Command, words: list[str] | None, world: World) -> Outcome:
@@ -297,19 +328,23 @@ def _program(command: Command, words: list[str] | None, world: World) -> Outcome
         return Outcome(command, "checked", "makes an environment")
     target = words[1] if words[0] == "-m" else words[0]
     if target.endswith("small_repository.py"):
-        return _subprocess(command, [sys.executable, str(ROOT / words[0]), str(world.folder / "again")], ROOT, "run")
-    call = ["-m", target] if words[0] == "-m" else [str(ROOT / target)]
+        code, said = world.python(words[0], str(world.folder / "again"))
+        shutil.rmtree(world.folder / "again", ignore_errors=True)
+        return Outcome(command, "failed" if code else "run", f"python {shlex.join(words)}", 0.0, said)
+    call = ["-m", target] if words[0] == "-m" else [target]
     # A program of several parts has one help for each.
-    parts = [word for word in words[1 + (words[0] == "-m") :] if re.fullmatch(r"[a-z]+", word)]
-    asked = {word.partition("=")[0] for word in words if word.startswith("--")}
+    parts = [word for word in words[len(call) :] if re.fullmatch(r"[a-z]+", word)]
+    began = time.monotonic()
     for more in ([*parts[:1], "--help"], ["--help"]):
-        outcome = _subprocess(command, [sys.executable, *call, *more], ROOT, "dry-run")
-        if outcome.state != "failed":
+        code, said = world.python(*call, *more)
+        if not code:
             break
-    lacking = {option for option in asked if option not in outcome.said}
-    if outcome.state != "failed" and lacking:
-        return Outcome(command, "failed", outcome.how, outcome.seconds, f"its help has no {', '.join(sorted(lacking))}")
-    return outcome
+    asked = {word.partition("=")[0] for word in words if word.startswith("--")}
+    lacking = sorted(option for option in asked if option not in said)
+    how = f"python {shlex.join([*call, *more])}" + (f" (ended with {code})" if code else "")
+    if lacking and not code:
+        said = f"its help has no {', '.join(lacking)}"
+    return Outcome(command, "failed" if code or lacking else "dry-run", how, time.monotonic() - began, said[-1500:])
 
 
 def _subprocess(command: Command, argv: list[str], cwd: Path, state: State) -> Outcome:
@@ -364,6 +399,8 @@ def main() -> int:
             if (before := done.get(command.text)) is None:
                 before = done[command.text] = decide(command, world)()
                 print(f"{before.state:13}{before.seconds:6.1f} s  {command.page}: {command.text[:110]}", flush=True)
+                if before.state == "failed":
+                    print(f"    {before.how}\n    {before.said.strip()[-400:]}", flush=True)
             outcomes.append(Outcome(command, before.state, before.how, before.seconds, before.said))
     print(report(outcomes))
     if options.json:
