@@ -17,11 +17,12 @@ from etude.bench.base.loss_fit import fit_loss
 from etude.bench.base.model_under_test import ModelUnderTest
 from etude.bench.base.private_code import PrivateCode
 from etude.bench.base.serving import measure_serving
+from etude.bench.base.suite import evaluate_base
 from etude.cli.main import app
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.run import Run
-from etude.core.settings import EngineSettings
+from etude.core.settings import BaseSettings, EngineSettings
 from etude.engine.cache import KeyValueCache
 from etude.model.checkpoint.directory import save_model
 from etude.tokens.tokenizer import Tokenizer
@@ -81,6 +82,17 @@ def test_pages_survive_hostile_names_and_say_when_texts_differ() -> None:
 def test_wrong_words_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
     assert "name at least one model" in etude("bench", "base", "base.window=4").output
     assert ".html or .md" in etude("bench", "base", tmp_path, "--page", tmp_path / "x.pdf").output
+
+
+def test_a_missing_file_of_questions_is_named_before_anything_is_measured(
+    make_tested: Callable[..., ModelUnderTest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr("etude.bench.base.suite._evaluate", lambda name, *_: measured.append(name) or {})
+    settings = BaseSettings(questions=str(tmp_path / "none.jsonl"))
+    with pytest.raises(EtudeError, match="no file of questions"):
+        evaluate_base(make_tested(), settings, ["codebase", "fresh"])
+    assert not measured
 
 
 def test_a_line_through_losses_is_found_again() -> None:
