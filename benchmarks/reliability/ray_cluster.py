@@ -2,6 +2,7 @@
 
     python -m benchmarks.reliability.ray_cluster compare --model DIR [--steps 6] [--pairs 2]
     python -m benchmarks.reliability.ray_cluster chaos [--kills 10] [--model DIR] [--seed 0] [--bucket]
+    python -m benchmarks.reliability.ray_cluster resize [--model DIR] [--bucket]
 
 Three `ray start`s are three nodes. `compare` trains the recipe nano from a fine-tuned checkpoint locally and on Ray, in
 turns, and counts the processor-seconds of our processes for each rollout, from the first step to the last: starting is
@@ -10,7 +11,8 @@ engine, a rollout worker, the raylet of a node, which another node then replaces
 again and finds what it kept on the disk), and with --bucket the S3 server that the weights go through (moto, which
 comes back empty). A killed driver, also one that died with the head, is started again by the same command; everything
 else must come back by itself. At the end the journal must show that no group was lost and none was trained twice. Back
-at full speed means: every program is there again, and two further steps are trained.
+at full speed means: every program is there again, and two further steps are trained. `resize` asks for more and fewer
+engines while the run goes on (RUN/live.toml), and kills one that came later.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -65,19 +68,25 @@ class Nodes:
         self.nodes: list[subprocess.Popen[bytes]] = []
         self.log = folder / "ray.log"
         self.head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.temporary}")
-        self.add(*self.head)
-        host = self.log.read_text().split("Local node IP: ")[1].split()[0]
-        self.address = f"{host}:{port}"
-        for _ in range(NODES - 1):
-            self.add(f"--address={self.address}")
+        try:
+            self.add(*self.head)
+            host = self.log.read_text().split("Local node IP: ")[1].split()[0]
+            self.address = f"{host}:{port}"
+            for _ in range(NODES - 1):
+                self.add(f"--address={self.address}")
+        except BaseException:
+            self.close()
+            raise
 
-    def add(self, *options: str) -> None:
+    def add(self, *options: str, tries: int = 3) -> None:
+        """Another node. Ray gives one 30 s to start, which are too few on a very busy machine: then again."""
         begin = self.log.stat().st_size if self.log.exists() else 0
         ray = Path(sys.executable).with_name("ray")
         fixed = [f"--num-cpus={CPUS}", "--object-store-memory=80000000", "--disable-usage-stats"]
         # A node whose command waits for it ends with the first of its processes; the head's must outlive its GCS.
         fixed += [] if "--head" in options else ["--block"]
         quiet = {"RAY_AUTH_MODE": "disabled", "RAY_agent_register_timeout_ms": "180000", MARK: str(self.folder)}
+        quiet |= {"RAY_worker_niceness": "0"}  # as docs/operate/ray.md says
         # So that a head that is started again finds what the one before knew.
         quiet |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
         with self.log.open("ab") as log:
@@ -91,6 +100,9 @@ class Nodes:
         self.nodes.append(node)
         end = time.monotonic() + START
         while "Ray runtime started" not in self.log.read_text()[begin:]:
+            if tries > 1 and node.poll() not in (None, 0) and "--head" not in options:
+                self.add(*options, tries=tries - 1)
+                return
             if node.poll() not in (None, 0) or time.monotonic() > end:
                 raise SystemExit(f"a node did not start:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.1)
@@ -285,19 +297,68 @@ class Bucket:
         self.process.wait()
 
 
-def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucket | None) -> dict[str, Any]:
+def begin_run(
+    options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucket | None, steps: int
+) -> Callable[[], RunOnRay]:
+    """What starts the run, and starts it again."""
     toy = options.model is None
     model, temporary, run = make_toy(folder, options.model), folder / "tmp", folder / "run"
     temporary.mkdir()
-    steps = options.kills * 60 + 6  # enough that a toy is not finished before the last kill
     overrides = settings(model, steps, options.workers, options.engines, toy)
     overrides += ["cluster.kind=ray", f"cluster.address={nodes.address}"]
     if bucket is not None:
         overrides += [f"cluster.weights=s3://{BUCKET}/run"]
+    return lambda: RunOnRay(run, model, overrides, "" if toy else "nano", temporary)
+
+
+def end_run(running: RunOnRay) -> dict[str, Any]:
+    """Stopped as by Ctrl-C: the rest of the steps is of no interest, and what was trained must be whole."""
+    running.process.send_signal(signal.SIGINT)
+    code = running.process.wait(DEADLINE)
+    if code != 0:
+        raise SystemExit(f"the run did not stop in order:\n{running.log.read_text()[-3000:]}")
+    trained = max((row["step"] for row in running.rows()), default=0)
+    found = audit(running.run, trained)
+    whole = not any(found[name] for name in BAD)
+    return {"whole": whole, "steps": trained, **found, "left_programs": len(running.candidates())}
+
+
+def resize(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucket | None) -> dict[str, Any]:
+    running, seen = begin_run(options, folder, nodes, bucket, 1000)(), list[dict[str, Any]]()
+    running.wait_rows(2)
+    first = options.engines
+    for wanted in (first + 1, first, first + 2, 1, first):
+        began, rows, before = time.monotonic(), len(running.rows()), running.pids("engine")
+        working = folder / "live.toml"
+        working.write_text(f"cluster.engines = {wanted}\n")
+        working.replace(running.run / "live.toml")
+        others = {"learner": 1, "worker": options.workers}
+        wait_back(running, {**others, "engine": wanted}, 0, rows, began)
+        while len(running.pids("engine")) != wanted and time.monotonic() - began < DEADLINE:
+            time.sleep(0.1)
+        facts = {"engines": wanted, "seconds": round(time.monotonic() - began, 1), "load": _load()}
+        if len(running.pids("engine")) != wanted:
+            raise SystemExit(f"{wanted} engines were wanted:\n{running.log.read_text()[-3000:]}")
+        if later := [pid for pid in running.pids("engine") if pid not in before]:
+            began, rows = time.monotonic(), len(running.rows())
+            os.kill(later[0], signal.SIGKILL)
+            facts["killed_back_s"] = round(wait_back(running, {**others, "engine": wanted}, later[0], rows, began), 1)
+        seen.append(facts)
+        print(facts, file=sys.stderr, flush=True)
+    found = end_run(running)
+    return {"ok": found["whole"], "changes": seen, **found}
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)
+
+
+def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucket | None) -> dict[str, Any]:
+    # Enough steps that a toy is not finished before the last kill.
+    start = begin_run(options, folder, nodes, bucket, options.kills * 60 + 6)
     chance, began = random.Random(options.seed), time.monotonic()
     kinds = (*KINDS, *(("bucket",) if bucket is not None else ()))
-    recipe, seen, order = "" if toy else "nano", list[dict[str, Any]](), list[str]()
-    running = RunOnRay(run, model, overrides, recipe, temporary)
+    seen, order, running = list[dict[str, Any]](), list[str](), start()
     wanted = {"learner": 1, "engine": options.engines, "worker": options.workers}
     while len(seen) < options.kills:
         if not running.wait_rows(len(running.rows()) + 2 + chance.randint(0, 1)):
@@ -306,7 +367,7 @@ def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucke
         order = order or chance.sample(kinds, len(kinds))
         kind = order.pop()
         rows = len(running.rows())
-        facts: dict[str, Any] = {"victim": kind, "step": rows, "load": round(os.getloadavg()[0], 1)}
+        facts: dict[str, Any] = {"victim": kind, "step": rows, "load": _load()}
         begin = time.monotonic()
         if kind == "head":
             pid = nodes.kill_head()
@@ -324,37 +385,28 @@ def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucke
                 running.process.wait(HEAD_SECONDS)
         if kind in ("driver", "head") and running.process.poll() is not None:
             facts["resumed"] = True
-            running = RunOnRay(run, model, overrides, recipe, temporary)
+            running = start()
         facts["back_s"] = round(wait_back(running, wanted, pid, rows, begin), 1)
-        facts["load_then"] = round(os.getloadavg()[0], 1)
+        facts["load_then"] = _load()
         seen.append(facts)
         print(f"kill {len(seen)}: {facts}", file=sys.stderr, flush=True)
-    # The rest of the steps is of no interest: it is stopped as by Ctrl-C, and what was trained must be whole.
-    running.process.send_signal(signal.SIGINT)
-    code = running.process.wait(DEADLINE)
-    if code != 0:
-        raise SystemExit(f"the run did not stop in order:\n{running.log.read_text()[-3000:]}")
-    trained = max((row["step"] for row in running.rows()), default=0)
-    found = audit(run, trained)
+    found = end_run(running)
+    quick = all(facts["back_s"] <= 60 for facts in seen)
     return {
-        "ok": len(seen) == options.kills
-        and not any(found[name] for name in BAD)
-        and all(facts["back_s"] <= 60 for facts in seen),
+        "ok": len(seen) == options.kills and found["whole"] and quick,
         "kills": seen,
         "slowest_back_s": max((facts["back_s"] for facts in seen), default=0.0),
-        "steps": trained,
         **found,
-        "left_programs": len(running.candidates()),
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("compare", "chaos"))
+    parser.add_argument("what", choices=("compare", "chaos", "resize"))
     parser.add_argument("--steps", type=int, default=6, help="of each run of compare")
     parser.add_argument("--pairs", type=int, default=2, help="of runs of compare")
-    parser.add_argument("--bucket", action="store_true", help="chaos: weights go through an S3 server, killed too")
+    parser.add_argument("--bucket", action="store_true", help="weights go through an S3 server; chaos kills it too")
     parser.add_argument("--keep", type=Path, help="folder that the run is left in, to look at")
     options_of(parser, 10)
     options = parser.parse_args()
@@ -364,15 +416,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ray-cluster-") as place:
         folder = options.keep or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
-        bucket = Bucket(folder) if options.bucket else None
-        nodes = Nodes(folder)
-        try:
-            compared = options.what == "compare"
-            result = compare(options, folder, nodes) if compared else chaos(options, folder, nodes, bucket)
-        finally:
-            nodes.close()
+        with contextlib.ExitStack() as opened:
+            bucket = Bucket(folder) if options.bucket else None
             if bucket is not None:
-                bucket.close()
+                opened.callback(bucket.close)
+            nodes = Nodes(folder)
+            opened.callback(nodes.close)
+            if options.what == "compare":
+                result = compare(options, folder, nodes)
+            else:
+                result = (chaos if options.what == "chaos" else resize)(options, folder, nodes, bucket)
     answer(result, options.json)
 
 

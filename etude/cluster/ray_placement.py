@@ -96,6 +96,8 @@ class RayPlacement:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Its agent is slow on a busy machine: at load 17 it took longer than the 30 s that it has.
         os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
+        # Only read by a cluster that is started here. Its own default is 15, which programs would inherit.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         options: dict[str, Any] = {"namespace": self.namespace, "log_to_driver": False, "logging_level": logging.ERROR}
         if self.settings.address:
             return ray.init(address=self.settings.address, **options)

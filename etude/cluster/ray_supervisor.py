@@ -39,10 +39,20 @@ def read_claim(path: Path) -> str:
         return ""
 
 
+def keep_priority() -> None:
+    """Takes back the niceness of 15 that Ray gives its workers, where this process may: children would have it too.
+
+    Beside anything else that computes, a learner or an engine of that niceness hardly runs, and leases end.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
 class ProgramSupervisor:
     """The actor. Every answer is JSON."""
 
     def __init__(self, orphan_seconds: float, group: str) -> None:
+        keep_priority()
         self.orphan_seconds, self.group = orphan_seconds, group
         self.heard = time.monotonic()  # when a driver last asked for something
         self.child: Child | None = None

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -151,3 +152,10 @@ def test_a_start_ends_the_child_of_before_and_a_start_that_fails_says_why(
         assert json.loads(await supervisor.wait("1.1", 0.0))["state"] == "ended"
 
     asyncio.run(scene())
+
+
+def test_a_supervisor_takes_back_the_niceness_that_ray_gives_its_workers() -> None:
+    code = "import os; from etude.cluster.ray_supervisor import keep_priority; keep_priority(); print(os.nice(0))"
+    found = subprocess.run(["nice", "-n", "15", sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # Only somebody privileged may; for all others it stays as it was.
+    assert int(found.stdout) == (0 if os.geteuid() == 0 else 15)
