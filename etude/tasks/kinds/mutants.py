@@ -2,16 +2,18 @@
 
 Each run has a sandbox of its own, over the task's workspace, with nothing of the agent's but that file. The code runs
 as it is under two hash seeds and orders, then rewritten to do the same (`equivalent_rewrites`), which no test may
-notice, then so with each mistake; the files on the disk are the same each time, only what is imported differs. Once
+notice, then so with each mistake; the files on the disk do the same as what is imported, and have no text. Once
 enough were noticed, some runs are made again: a test that fails now and then is no test. The agent's tests say
 themselves how they came out, and could say anything; but to gain by it they would have to know which run is which.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import random
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +22,7 @@ from etude.sandbox.base import WORKSPACE, CommandResult, Layer, SandboxLimits
 from etude.tasks.environment.layers import installation, task_layers, task_variables
 from etude.tasks.environment.services import PROCESSES, ServiceFailure, as_job
 from etude.tasks.environment.suite_run import encoded, start_suite
+from etude.tasks.format.function_bodies import functions
 from etude.tasks.format.task import TESTS, Task
 from etude.tasks.grading.equivalent_rewrites import rewritten
 from etude.tasks.grading.grader import GradeJob
@@ -32,6 +35,7 @@ FOLDER: Final = "mutants"  # of tests/
 RUNS: Final = ("as it is", "in another order", "in other words")  # before any mistake
 LEAST_MUTANTS: Final = 3  # with fewer, a lucky test would do
 MAX_OUTPUT: Final = 8 << 20  # bytes of lines
+_PROGRAMS: Final = re.compile(rb"\b(subprocess|multiprocessing|popen|pexpect|spawn\w*|os\.(system|exec\w*))\b")
 PATIENCE: Final = 20.0  # seconds more than three times the first run that another may take
 
 
@@ -112,6 +116,31 @@ def mutant_attempts(task: Task, file: str, stubs: Mapping[str, bytes]) -> Iterat
         yield KnownAttempt(name, "rejected", submission_of(task, {file: data}), quick=True)
 
 
+def watched_functions(code: Mapping[str, bytes], mistakes: Mapping[str, Mapping[str, bytes]]) -> dict[str, list[str]]:
+    """The functions that any of the mistakes changes, by file: a copy of those would notice them all."""
+    found: dict[str, list[str]] = {}
+    for path, data in code.items():
+        before = _shapes(data)
+        changed = {name for files in mistakes.values() if path in files for name in _differing(before, files[path])}
+        found[path] = sorted(changed)
+    return found
+
+
+def _differing(before: Mapping[str, str], data: bytes) -> set[str]:
+    return {name for name, shape in _shapes(data).items() if before.get(name) != shape}
+
+
+def _shapes(data: bytes) -> dict[str, str]:
+    return {name: ast.dump(node) for name, node in functions(ast.parse(data))}
+
+
+def starts_programs(task: Task) -> bool:
+    """Whether tests of this task may start other programs: where those that were there before do, or the code does."""
+    code = {path for files in mutants(task).values() for path in files}
+    texts = [*(task.workspace[path] for path in code), *(task.solution[path] for path in task.solution)]
+    return any(_PROGRAMS.search(text) for text in texts)
+
+
 async def grade_file(job: GradeJob, file: str, text: bytes, *, unread: str = "") -> Grade:
     """Grades these tests, which lie in `file` while they run, by the task's mistakes. What has a file name that starts
     with `unread`, or else that file, cannot read the code."""
@@ -131,6 +160,8 @@ class _MutantRuns:
         self.mutants = mutants(task)
         paths = sorted({path for files in self.mutants.values() for path in files})
         self.code = {path: task.workspace[path] for path in paths}
+        self.watched = watched_functions(self.code, self.mutants)
+        self.programs = starts_programs(task)
         self.seconds = min(settings.seconds, task.config.verifier.timeout_sec)
         memory, disk = settings.memory_mb << 20, settings.disk_mb << 20
         self.layers: list[Layer] = task_layers(task, host)
@@ -196,6 +227,8 @@ class _MutantRuns:
             "files": encoded({self.file: self.text}),
             "code": {path: data.decode("utf-8-sig") for path, data in code.items()},
             "unread": self.unread,
+            "watched": self.watched,
+            "programs": self.programs,
             "variants": None,
             "places": [self.file],
             "tests": None,

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
 from etude.tasks.format.config import Refactor
 from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GradeJob, grade_by_tests
+from etude.tasks.grading.verdict import MOST_TEXT, Grade
 from etude.tasks.kinds.base import Finding, OutcomeKind
 from etude.tasks.kinds.code_change import lint_tests
+from etude.tasks.kinds.left_behind import left_behind
+
+LEFT: Final = "what stayed behind"  # the grader's own question, beside the task's tests
 
 
 class Refactoring(OutcomeKind):
     facts = "refactor"
+
+    async def grade(self, job: GradeJob) -> Grade:
+        found = await grade_by_tests(job)
+        # Tests of a refactoring share a process with what they test, and can be told from changed ones: that they
+        # passed is not enough.
+        files = {each.path: each.data for each in job.submission.files}
+        if found.passed and (left := left_behind(job.task, _asked(job.task), files)):
+            return replace(
+                found, passed=False, kind="tests", reason=left[0], details={LEFT: "; ".join(left)[:MOST_TEXT]}
+            )
+        return found
 
     def lint(self, task: Task) -> Iterator[Finding]:
         return lint_tests(task)

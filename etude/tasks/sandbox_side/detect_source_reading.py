@@ -1,8 +1,9 @@
 """Code that tests and examples may call and may not read: the interpreter is asked to say when they do.
 
 Python tells an audit hook when code is taken from a function, a generator or a frame, and when a file is opened. Where
-that is code of the given files, the hook refuses unless the files' own project asked, in so many words. Knows frames;
-no task and no grade.
+that is code of the given files, the hook refuses unless the files' own project asked, in so many words. It refuses too
+what needs no reading: a copy of that code that is about to run (`code_copies`), and another program, which could hold
+one. Knows frames; no task and no grade.
 """
 
 from __future__ import annotations
@@ -15,9 +16,20 @@ from collections.abc import Collection, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from etude.tasks.sandbox_side.code_copies import Copies
+
 _CODE = frozenset(("__code__", "f_code", "gi_code", "cr_code", "ag_code"))
 # What hands out code, or tells of each step in it, without asking an object for it.
-_WAYS = frozenset(("gc.get_referents", "gc.get_objects", "sys.settrace", "sys.setprofile", "marshal.dumps"))
+_WAYS = frozenset(
+    (
+        *("gc.get_referents", "gc.get_referrers", "gc.get_objects", "sys.settrace", "sys.setprofile"),
+        *("marshal.dumps", "marshal.loads"),
+    )
+)
+_RUNNING = frozenset(("exec", "function.__new__"))  # events whose first argument is code that is about to run
+_PROGRAMS = frozenset(
+    ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn")
+)
 _MORE_WAYS = ("ctypes.", "sys.monitoring.", "code.")
 _FILES = frozenset(("open", "os.rename", "os.link", "os.symlink"))  # events whose first argument is a path
 
@@ -37,10 +49,17 @@ def _telling() -> Iterator[CodeType]:
 
 
 def guard(
-    paths: Collection[str], root: str, asking: str, loaders: Collection[CodeType] = (), signatures: bool = False
+    paths: Collection[str],
+    root: str,
+    asking: str,
+    loaders: Collection[CodeType] = (),
+    signatures: bool = False,
+    copies: Copies | None = None,
+    programs: bool = True,
 ) -> None:
     """From now on nothing called by code whose file name starts with `asking` can read the code of these files.
-    `loaders` may, and with `signatures` so may what tells of code without giving it away."""
+    `loaders` may, and with `signatures` so may what tells of code without giving it away. Nor can it run what is one of
+    these `copies` or, without `programs`, start another program."""
     hidden, frame_here, starts = frozenset(paths), sys._getframe, str.startswith
     names = frozenset(map(os.path.basename, paths))
     # Kept from here on, and no function written in Python: tests can replace all of those, also in `builtins`.
@@ -52,6 +71,9 @@ def guard(
     trusted = {id(each): each for each in (*loaders, *(_telling() if signatures else ()))}
     main_thread = get_ident()
     busy: set[int] = set()  # threads that are in here
+    is_copy, code_type = copies.found_in if copies is not None else None, CodeType
+    if not programs:
+        _close_fork_exec()
 
     def code_of(holder: Any, name: str) -> Any:
         busy.add(get_ident())
@@ -123,9 +145,35 @@ def guard(
             refused = is_hidden(args[0]) and asked(frame_here(1))
         elif event in _WAYS or event.startswith(_MORE_WAYS):
             refused = asked(frame_here(1), standard)
+        elif event in _RUNNING or (event == "object.__setattr__" and args[1] == "__code__"):
+            code = args[-1] if event == "object.__setattr__" else args[0]
+            # Also of a thread, and of a module that a test wrote: whoever runs it, a test began.
+            if is_copy is None or type(code) is not code_type:
+                return
+            if not (starts(code.co_filename, asking) or within(frame_here(1)) or get_ident() != main_thread):
+                return
+            if is_copy(code):
+                raise CodeWasRead("a test or an example has a copy of the code in it")
+            return
+        elif not programs and event in _PROGRAMS:
+            if within(frame_here(1)) or get_ident() != main_thread:
+                raise CodeWasRead("a test or an example starts another program")
+            return
         else:
             return
         if refused:
             raise CodeWasRead("a test or an example looks at code")
 
     sys.addaudithook(hook)
+
+
+def _close_fork_exec() -> None:
+    """The one way to another program that tells no hook."""
+
+    def refuse(*given: Any) -> int:
+        raise CodeWasRead("a test or an example starts another program")
+
+    for module, name in (("_posixsubprocess", "fork_exec"), ("subprocess", "_fork_exec")):
+        found = importlib.import_module(module)
+        if hasattr(found, name):
+            setattr(found, name, refuse)

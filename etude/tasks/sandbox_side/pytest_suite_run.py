@@ -2,7 +2,8 @@
 
     descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace; and modules
                    (`code`) that are to do something else than their files say, and whose code may not be
-                   read (`unread`) by what has this file name; and whether tests record values (`record`)
+                   read (`unread`) by what has this file name, nor copied (`watched`: functions by file), nor
+                   run in another program (`programs`: false); and whether tests record values (`record`)
     descriptor 1   "ready", for each test a line when it begins and one with its outcome, or "endless" for one that
                    takes longer than any may (`test_seconds`), which ends the run; then what each test took, or reached;
                    then "done"
@@ -17,18 +18,21 @@ import fcntl
 import gc
 import importlib
 import json
+import marshal
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 from etude.tasks.sandbox_side import detect_source_reading as unread
 from etude.tasks.sandbox_side import repository_suite as repository
 from etude.tasks.sandbox_side import start_services as services
 from etude.tasks.sandbox_side import test_process
+from etude.tasks.sandbox_side.code_copies import Copies
 from etude.tasks.sandbox_side.function_tracing import Tracer
 from etude.tasks.sandbox_side.grade_process import lay_out
 
@@ -51,11 +55,23 @@ def main() -> None:
     say("", "ready", "")
     lay_out(job["files"])
     code = job.pop("code", {})
-    repository.run_as(root, code)
+    loaded = repository.run_as(root, code)
     if job.get("unread"):
         hidden = [os.path.join(root, path) for path in code]  # noqa: PTH118
         examples = job["unread"].startswith("<")  # which ask for no signatures
-        unread.guard(hidden, f"{root}/", job["unread"], [repository.HELD_LOADER], signatures=not examples)
+        before = {path: (_content(path) or b"").decode("utf-8-sig") for path in code}
+        copies = Copies(before, job["watched"], loaded)
+        for path, made in zip(code, loaded, strict=True):
+            _write_compiled(path, made)
+        unread.guard(
+            hidden,
+            f"{root}/",
+            job["unread"],
+            [repository.HELD_LOADER],
+            signatures=not examples,
+            copies=copies,
+            programs=job["programs"],
+        )
     test_process.forget_ourselves()
     test_process.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
 
@@ -72,6 +88,18 @@ def main() -> None:
     else:
         _run(job, root, say)
     os._exit(0)  # threads that a test left behind keep nobody waiting
+
+
+def _write_compiled(path: str, code: CodeType) -> None:
+    """The file does what is imported does, also for another program; but there is no text in it to compare."""
+    before = os.stat(path) if os.path.exists(path) else None  # noqa: PTH110, PTH116
+    if before is not None:
+        os.unlink(path)  # noqa: PTH108 - it may be one that nobody may write to
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(b"import marshal\nexec(marshal.loads(bytes.fromhex('%s')))\n" % marshal.dumps(code).hex().encode())
+    if before is not None:
+        os.chmod(path, before.st_mode & 0o777)  # noqa: PTH101
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _load_pytest() -> None:

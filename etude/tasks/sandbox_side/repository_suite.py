@@ -173,13 +173,17 @@ def _steady() -> list[str]:
     return [option for name, given in known.items() if importlib.util.find_spec(name) for option in given]
 
 
-def run_as(root: str, sources: Mapping[str, str]) -> None:
-    """Sees to it that these modules do what these texts say, while the files on the disk say what they say."""
+def run_as(root: str, sources: Mapping[str, str]) -> list[CodeType]:
+    """Sees to it that these modules do what these texts say, while the files on the disk say what they say; the code
+    of each."""
     held: dict[str, str | FunctionType] = {}
+    made: list[CodeType] = []
     for path, text in sources.items():
         file = os.path.join(root, path)
-        held[file] = FunctionType(compile(text, file, "exec", dont_inherit=True), {})
+        made.append(compile(text, file, "exec", dont_inherit=True))
+        held[file] = FunctionType(made[-1], {})
     sys.meta_path.insert(0, KeptSources(held))
+    return made
 
 
 def keep(root: str, sources: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import resource
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -434,6 +435,19 @@ def test_records_of_any_depth_are_wrong_and_nothing_else() -> None:
     # Somewhere between them is a depth that can be read and not be written again.
     for depth in (*range(900, 1000), 100_000):
         assert answers.wrong("t::test", source, f"[[0, {'[' * depth}{']' * depth}]]")
+
+
+def test_records_that_no_recorder_wrote_are_not_compared() -> None:
+    """Members that share one hash make a set slow to build: of four megabytes it takes minutes, in the orchestrator."""
+    answers = Answers(records={"t::test": [[0, 1]]}, homes={"t::test": "t"})
+    source = "def test():\n    assert f() == 1\n"
+    alike = json.dumps([[0, ["set", [number * ((1 << 61) - 1) for number in range(40_000)]]]])
+    before = time.process_time()
+    assert answers.wrong("t::test", source, alike) == "its records are too long"
+    # Within the length of all records, one of them may be too long by itself.
+    short = json.dumps([[0, ["set", [number * ((1 << 61) - 1) for number in range(10_000)]]]])
+    assert answers.wrong("t::test", source, short) == "assertion 0 recorded another value"
+    assert time.process_time() - before < 1
 
 
 def test_a_search_is_made_once_and_a_fraction_has_few_digits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,14 +223,120 @@ def test_text():
         builtins.isinstance = real
     assert 'def parse' in text
 """,
+    "who holds a constant": """import gc
+import shop.price
+def test_constants():
+    assert [each for each in gc.get_referrers(100) if isinstance(each, tuple) and 2 in each]
+""",
     "no Python": "def test_(:\n",
     "never ends": "def test_wait():\n    while True:\n        pass\n",
 }
 
 
+PACKED = base64.b85encode(zlib.compress(CODE.encode())).decode()
+ASKED = """
+def told(function, text):
+    try:
+        return function(text)
+    except Exception as error:
+        return type(error)
+def test_same():
+    for number in range(300):
+        for text in (str(number), f'{number}.{number % 7}', f'{number}.{number % 90 + 10}', f'{number}.123', ''):
+            assert told(shop.price.parse, text) == told(twin, text)
+"""
+TWINS = {
+    "pasted": f"import shop.price\n{CODE}\ntwin = parse\n{ASKED}",
+    "pasted under other names": "import shop.price\n"
+    + CODE.replace("cents", "_c").replace("rest", "_r").replace("parse", "twin").replace("return", "_n = 0\n    return")
+    + ASKED,
+    "evaluated from a text": f"import shop.price\nknown = {{}}\nexec({CODE!r}, known)\ntwin = known['parse']\n{ASKED}",
+    "packed": f"""import base64, zlib
+import shop.price
+known = {{}}
+exec(zlib.decompress(base64.b85decode({PACKED!r})), known)
+twin = known['parse']
+{ASKED}""",
+    "put into another function": f"""import shop.price
+def twin(text):
+    pass
+known = compile({CODE!r}, 'known', 'exec')
+twin.__code__ = next(each for each in known.co_consts if hasattr(each, 'co_code'))
+{ASKED}""",
+    "packed, written and imported": f"""import base64, importlib.util, zlib
+import shop.price
+with open('/tmp/twin.py', 'wb') as file:
+    file.write(zlib.decompress(base64.b85decode({PACKED!r})))
+spec = importlib.util.spec_from_file_location('twin', '/tmp/twin.py')
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+twin = module.parse
+{ASKED}""",
+}
+PROGRAMS = {
+    "copied by a program": """import os, sys
+import shop.price
+os.system('mkdir /tmp/twin && cp ' + shop.price.__file__ + ' /tmp/twin/twin.py')
+sys.path.insert(0, '/tmp/twin')
+from twin import parse as twin
+"""
+    + ASKED,
+    "asked in another interpreter": """import subprocess, sys
+import shop.price
+def twin(text):
+    code = 'import sys; sys.path.insert(0, "src"); from shop.price import parse; print(parse(sys.argv[1]))'
+    return int(subprocess.run([sys.executable, '-c', code, text], capture_output=True).stdout or '-1')
+def test_same():
+    assert [twin(text) for text in ('1', '2.50', '0.07')] == list(map(shop.price.parse, ('1', '2.50', '0.07')))
+""",
+    "asked without a hook": """import _posixsubprocess
+def test_start():
+    assert _posixsubprocess.fork_exec is not None
+    _posixsubprocess.fork_exec()
+""",
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_tests_that_compare_the_code_with_a_copy_of_it_are_rejected(grounds: Any, task: Task, name: str) -> None:
+    found = graded(grounds, task, TWINS[name], quick=True)
+    assert not found.passed and "has a copy of the code in it" in found.reason, found.reason
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_another_program_cannot_be_asked_where_no_test_needs_one(grounds: Any, task: Task, name: str) -> None:
+    found = graded(grounds, task, PROGRAMS[name], quick=True)
+    assert not found.passed and "starts another program" in found.reason, found.reason
+
+
+def test_a_program_that_tests_may_start_runs_the_code_with_its_mistake(grounds: Any, task: Task) -> None:
+    # The tests that were there before start one, so that others may.
+    reference = {f"{SOLUTION}/{FILE}": f"import subprocess\n{GOOD}".encode()}
+    allowed = replace(task, files=task.files.replaced(reference))
+    text = """import subprocess, sys
+import pytest
+@pytest.mark.parametrize(("given", "said"), [("1", "100"), ("12.50", "1250"), ("0.07", "7"), ("1.5", "")])
+def test_parse(given, said):
+    code = 'import sys; sys.path.insert(0, "src"); from shop.price import parse; print(parse(sys.argv[1]))'
+    done = subprocess.run([sys.executable, "-c", code, given], capture_output=True, text=True)
+    assert done.stdout.strip() == said
+"""
+    found = graded(grounds, allowed, text)
+    assert found.passed, found.reason
+    twin = graded(grounds, allowed, PROGRAMS["asked in another interpreter"], quick=True)
+    assert not twin.passed and "mistakes are noticed" in twin.reason
+
+
+def test_a_helper_that_says_again_what_a_part_of_the_code_does_is_no_copy(grounds: Any, task: Task) -> None:
+    helped = GOOD.replace("assert parse(text) == cents", "assert parse(text) == expected(text) == cents")
+    helper = "\n\ndef expected(text):\n    return round(float(text) * 100)\n"
+    found = graded(grounds, task, helped + helper)
+    assert found.passed, found.reason
+
+
 READING = {
     *("the text", "the bytecode", "names of locals", "code that is neither the file's nor in other words"),
-    *("the text, with another realpath", "the text, with another isinstance"),
+    *("the text, with another realpath", "the text, with another isinstance", "who holds a constant"),
     *("the file's code asked the same", "operations of the bytecode", "operations, read by another thread"),
 }
 

@@ -20,6 +20,7 @@ from etude.tasks.grading.withheld.bits import worth
 from etude.tasks.grading.withheld.compare import Record, records_match
 from etude.tasks.grading.withheld.rewrite import Rewritten, rewrite
 from etude.tasks.grading.withheld.sites import Site
+from etude.tasks.sandbox_side.recorder import LONGEST_TEST
 
 FILE: Final = "answers.json"
 PLAN: Final = 2  # version of how made tasks are graded: sites are numbered and values are spelled as this says
@@ -52,6 +53,10 @@ class Answers:
 
     def wrong(self, test: str, source: str, said: str) -> str:
         """What is wrong with the records of a test, in words; nothing where they are right."""
+        # The recorder cuts there, separators not counted. Who writes in its place is not bounded by it, and could have
+        # a set compared whose members share one hash.
+        if len(said) > 2 * LONGEST_TEST:
+            return "its records are too long"
         sites = {site.number: site for site in self.rewritten(self.homes[test], source).sites}
         try:
             found = json.loads(said or "[]")
