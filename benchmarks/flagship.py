@@ -63,7 +63,7 @@ class Limits:
     ladder_samples: int = 4
     ladder_demos: float = 0.08  # share of demonstrations from the ladder
     apart_demos: int = 200  # of the ladder, where it is made beside pretraining
-    ladder_rl: float = 0.12  # of groups: a suite of a real package costs forty times a kata's tests
+    ladder_rl: float = 0.05  # of groups: a real suite costs forty times a kata; mends are the practice
     evaluation: float = 240.0  # most that one may take
     evaluation_needs: float = 60.0  # left in a command, or it waits for the next
     ladder_needs: float = 100.0  # the same of the ladder, whose suites are slow
@@ -356,9 +356,9 @@ class Flagship:
         with (self.logs / f"{name}.log").open("ab") as file:
             file.write(f"$ etude {' '.join(words)}\n".encode())
             file.flush()
-            child = subprocess.Popen(
-                [sys.executable, "-m", "etude", *words], stdout=file, stderr=subprocess.STDOUT, env=environment()
-            )
+            # Behind what uses the GPU and the arms of a study.
+            command = ["nice", "-n", "5", sys.executable, "-m", "etude", *words]
+            child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment())
         self.beside[name] = child, time.monotonic()
         self.state.note(name, status="running", command=" ".join(words))
 
