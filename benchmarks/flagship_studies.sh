@@ -4,7 +4,8 @@
 #     bash benchmarks/flagship_studies.sh SECONDS OUT [KEY=VALUE ...]
 #
 # SECONDS: all that it may take. Models that the arms start from are made first, on the GPU, unless they lie in
-# $STUDY_RUNS (runs/studies); arms begin after $STUDY_WAIT seconds. What is not done in time goes on with the next command. KEY=VALUE tries it smaller.
+# $STUDY_RUNS (runs/studies); arms begin after $STUDY_WAIT seconds. What is not done in time goes on with the next
+# command. KEY=VALUE tries it smaller.
 set -u
 began=$SECONDS
 cd "$(dirname "$0")/.." || exit 1

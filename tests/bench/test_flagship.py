@@ -69,6 +69,7 @@ def test_a_ladder_that_is_made_meanwhile_is_learnt_from_apart_and_its_packages_a
     assert run.ladder_there("held_out") == 0 and "'ladder'" not in str(run.task_words("rl"))
     ladder_task(run.ladder / "never-seen" / "a", "held_out")
     ladder_task(run.ladder / "other" / "b", "train")
+    ladder_task(run.ladder / "other" / ".c.making", "train")
     assert run.ladder_there("held_out") == run.ladder_there("train") == 1
     (demos,), (rl,) = run.task_words("demos"), run.task_words("rl")
     assert 'use = "ladder"' in rl and 'use = "ladder"' not in demos
