@@ -5,7 +5,7 @@
 #
 # SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks; or one with
 # packages.txt, whose tasks appear beside pretraining: those of ladder.tar.xz (benchmarks/learning/carry_ladder.py packs
-# it), and those that are made there (flagship_ladder.sh), in $LADDER_SECONDS (330); "" for katas alone. Wheels of what
+# it), and those that are made there (flagship_ladder.sh), in $LADDER_SECONDS (420); "" for katas alone. Wheels of what
 # is missing lie in .wheels.
 # FLAGSHIP_WORK says where the runs lie. FLAGSHIP_STUDIES=1 runs arms of a study on the idle cores of this command
 # (flagship_studies.sh) and puts their results into OUT; not for the command that does reinforcement learning.
@@ -32,8 +32,7 @@ if [ -f "$ladder/packages.txt" ]; then
         if [ -f "$ladder/ladder.tar.xz" ]; then
             python benchmarks/learning/carry_ladder.py unpack "$ladder/ladder.tar.xz" "$work/ladder" > "$out/unpack.log" 2>&1 &
         fi
-        # behind the arms of the study, which are compared by their seconds
-        nice -n 15 bash benchmarks/flagship_ladder.sh "${LADDER_SECONDS:-330}" "$ladder" "$work/ladder" > "$out/ladder.log" 2>&1 &
+        bash benchmarks/flagship_ladder.sh "${LADDER_SECONDS:-420}" "$ladder" "$work/ladder" > "$out/ladder.log" 2>&1 &
     fi
 elif [ -d "$ladder" ]; then
     words=(--ladder "$ladder")

@@ -18,7 +18,7 @@ tar -xJf "$packages/repositories.tar.xz" -C "$store/repositories"
 one() {  # NAME SIDE COUNT
     words=("$1" --out "$tasks" --rungs 1 --count "$3" --workers 3 --find-links "$packages" --json)
     [ "$2" = held_out ] && words+=(--held-out "$1")
-    timeout -k 10 "$(( until - SECONDS + began ))" python -m etude tasks ladder "${words[@]}" > "$tasks/$1.log" 2>&1
+    timeout -k 10 "$(( until - SECONDS + began ))" nice -n 10 python -m etude tasks ladder "${words[@]}" > "$tasks/$1.log" 2>&1
     echo "$1: $(find "$tasks/$1" -maxdepth 1 -name "*-rung1-*" 2>/dev/null | wc -l) tasks after $(( SECONDS - began )) s"
 }
 while read -r name side count; do

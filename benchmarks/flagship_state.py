@@ -90,7 +90,7 @@ def rl_seconds(run: Path) -> float:
 def ladder_tasks(tasks: Path) -> list[tuple[str, str]]:
     """(package, split) of each of the ladder's first tasks."""
     found = []
-    for path in task_folders(tasks):
+    for path in (path for path in task_folders(tasks) if not path.name.startswith(".")):  # those are being made
         _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
         if facts.rung == 1:
             found.append((path.parent.name, facts.split or "train"))

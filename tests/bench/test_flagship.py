@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.flagship import Flagship
+from etude.core import recipe as recipes
 
 
 def flagship(work: Path, until: float = 1e9) -> Flagship:
@@ -53,3 +54,38 @@ def test_demonstrations_that_fail_are_made_without_the_ladder(
     run.beside["demos"] = subprocess.Popen([sys.executable, "-c", code]), 0.0
     assert run.join_demos() and run.state.ok("demos")
     assert ran == ([] if code == "pass" else ["--fresh"])
+
+
+def ladder_task(folder: Path, split: str) -> None:
+    """The least that is read of a task of the ladder."""
+    folder.mkdir(parents=True)
+    (folder / "task.toml").write_text(f'version = "1.0"\n\n[metadata.etude]\nrung = 1\nsplit = "{split}"\n')
+    (folder / "instruction.md").write_text("fix it\n")
+
+
+def test_a_ladder_that_is_made_meanwhile_is_learnt_from_apart_and_its_packages_are_never_read(tmp_path: Path) -> None:
+    run = flagship(tmp_path)
+    run.ladder, run.held_out = tmp_path / "ladder", ["never_seen"]
+    assert run.ladder_there("held_out") == 0 and "'ladder'" not in str(run.task_words("rl"))
+    ladder_task(run.ladder / "never-seen" / "a", "held_out")
+    ladder_task(run.ladder / "other" / "b", "train")
+    ladder_task(run.ladder / "other" / ".c.making", "train")
+    assert run.ladder_there("held_out") == run.ladder_there("train") == 1
+    (demos,), (rl,) = run.task_words("demos"), run.task_words("rl")
+    assert 'use = "ladder"' in rl and 'use = "ladder"' not in demos
+    for words in (demos, rl, run.words()[-1]):
+        assert 'without = ["never_seen"]' in words
+    run.demo_file.parent.mkdir()
+    run.demo_file.write_text("katas\n")
+    assert run.learnt_file == run.demo_file
+    (tmp_path / "demos-ladder").mkdir()
+    (tmp_path / "demos-ladder" / "demos.jsonl").write_text("ladder\n")
+    assert run.learnt_file.read_text() == "katas\nladder\n"
+
+
+def test_reinforcement_learning_takes_what_the_evaluations_leave(tmp_path: Path) -> None:
+    run = flagship(tmp_path, until=500.0)
+    run.tiny, run.settings = False, recipes.load("flagship")
+    run.state.note("eval-sft-katas", 40.0, status="done")
+    run.state.note("eval-sft-ladder", 100.0, status="done")
+    assert run.rl_budget() == pytest.approx(500 - 14 - 1.15 * 140 - 30 - run.limits.start / 2, abs=5)

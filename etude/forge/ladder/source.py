@@ -42,7 +42,8 @@ class Ladder:
             raise EtudeError(f"the folder of ladder tasks {root} does not exist: make it with `etude tasks ladder`")
         found: list[tuple[float, str, Path]] = []
         aside: dict[Path, dict[str, str]] = {}
-        for path in task_folders(root):
+        # A name with a dot in front is a task that is being made.
+        for path in (path for path in task_folders(root) if not path.name.startswith(".")):
             _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
             if path.parent not in aside:
                 aside[path.parent] = dict(quarantined(path.parent))
