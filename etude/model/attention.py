@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
 
@@ -189,51 +190,58 @@ class ContinuingAttend:
     gather: Gather | None = None
 
     def __init__(self, lengths: Sequence[int], behind: Prefixes, device: torch.device | str = "cpu") -> None:
-        self.behind = behind
-        seen = [before + own for own, (_, before) in zip(lengths, behind.places, strict=True)]
-        first = behind.kept[next(iter(behind.kept))][0].shape[0]  # of our own tokens, behind all that was kept
-        begins = [0, *accumulate(lengths)]
-        keys = [
+        self.behind, self.device, self.lengths = behind, device, list(lengths)
+        self.seen = [before + own for own, (_, before) in zip(lengths, behind.places, strict=True)]
+        self.begins = [0, *accumulate(lengths)]
+        first = next(iter(behind.kept.values()))[0].shape[0]  # of our own tokens, behind all that was kept
+        # Of each sequence, where all that it may see lies.
+        self.keys = [
             torch.cat((torch.arange(start, start + before), torch.arange(first + begin, first + begin + own)))
-            for own, begin, (start, before) in zip(lengths, begins, behind.places, strict=False)
+            for own, begin, (start, before) in zip(lengths, self.begins, behind.places, strict=False)
         ]
-        self.rows_U = _there(torch.cat(keys), device)  # of each sequence all that it may see, end to end
-        self.ends = [_there(torch.tensor([0, *accumulate(x)], dtype=torch.int32), device) for x in (lengths, seen)]
-        self.longest = max(lengths), max(seen)
-        self.groups: list[tuple[Tensor, Tensor, Tensor]] = []  # queries and keys of like sequences, and who sees what
-        like: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for number, own in enumerate(lengths):
-            like[own.bit_length(), seen[number].bit_length()].append(number)
-        places, count = torch.empty(begins[-1], dtype=torch.int64), 0
-        for members in like.values():
-            most, all_keys = max(lengths[m] for m in members), max(seen[m] for m in members)
-            # A row that is filled up at its end repeats a place; only queries that are no tokens see the repeated keys.
-            queries = torch.stack([begins[m] + torch.arange(most).clamp(max=lengths[m] - 1) for m in members])
-            rows = torch.stack([keys[m][torch.arange(all_keys).clamp(max=seen[m] - 1)] for m in members])
-            before = torch.tensor([seen[m] - lengths[m] for m in members])
-            sees = torch.arange(all_keys) <= (before[:, None] + torch.arange(most))[..., None]
-            for row, m in enumerate(members):
-                at = count + row * most
-                places[begins[m] : begins[m + 1]] = torch.arange(at, at + lengths[m])
-            count += queries.numel()
-            self.groups.append((_there(queries, device), _there(rows, device), _there(sees[:, None], device)))
-        self.places_T = _there(places, device)  # of our tokens in what the groups give, end to end
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         keys, values = (torch.cat(pair) for pair in zip(self.behind.kept[layer], (k_TKD, v_TKD), strict=True))
-        dims = v_TKD.shape[2]
-        values = _as_wide(values, q_THD.shape[2])
+        dims, values = v_TKD.shape[2], _as_wide(values, q_THD.shape[2])
         if q_THD.is_cuda and q_THD.dtype == torch.bfloat16 and q_THD.shape[2] <= 256:  # what the flash kernel takes
+            rows_U, ends = self._bounds
+            longest = max(self.lengths), max(self.seen)
             flash = torch.ops.aten._flash_attention_forward
-            keys, values = keys[self.rows_U], values[self.rows_U]
             # Of fewer queries than keys it takes the queries for the last ones.
-            out: Tensor = flash(q_THD, keys, values, *self.ends, *self.longest, 0.0, True, False)[0]
+            out: Tensor = flash(q_THD, keys[rows_U], values[rows_U], *ends, *longest, 0.0, True, False)[0]
             return out[..., :dims]
+        groups, places_T = self._groups
         outs = [
-            _grouped(q_THD[queries], keys[rows], values[rows], sees).flatten(0, 1)
-            for queries, rows, sees in self.groups
+            _grouped(q_THD[queries], keys[rows], values[rows], sees).flatten(0, 1) for queries, rows, sees in groups
         ]
-        return torch.cat(outs)[self.places_T][..., :dims]
+        return torch.cat(outs)[places_T][..., :dims]
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, list[Tensor]]:
+        """All that the sequences may see, end to end, and where sequences end: their queries and their keys."""
+        ends = [torch.tensor([0, *accumulate(counts)], dtype=torch.int32) for counts in (self.lengths, self.seen)]
+        return _there(torch.cat(self.keys), self.device), [_there(x, self.device) for x in ends]
+
+    @cached_property
+    def _groups(self) -> tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor]:
+        """Of like sequences their queries, their keys and who sees what; and where in that our tokens are."""
+        like: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, own in enumerate(self.lengths):
+            like[own.bit_length(), self.seen[number].bit_length()].append(number)
+        groups, places, count = [], torch.empty(self.begins[-1], dtype=torch.int64), 0
+        for members in like.values():
+            most, all_keys = max(self.lengths[m] for m in members), max(self.seen[m] for m in members)
+            # A row that is filled up at its end repeats a place; only queries that are no tokens see the repeated keys.
+            queries = torch.stack([self.begins[m] + torch.arange(most).clamp(max=self.lengths[m] - 1) for m in members])
+            rows = torch.stack([self.keys[m][torch.arange(all_keys).clamp(max=self.seen[m] - 1)] for m in members])
+            before = torch.tensor([self.seen[m] - self.lengths[m] for m in members])
+            sees = torch.arange(all_keys) <= (before[:, None] + torch.arange(most))[..., None]
+            for row, m in enumerate(members):
+                at = count + row * most
+                places[self.begins[m] : self.begins[m + 1]] = torch.arange(at, at + self.lengths[m])
+            count += queries.numel()
+            groups.append((_there(queries, self.device), _there(rows, self.device), _there(sees[:, None], self.device)))
+        return groups, _there(places, self.device)
 
 
 def _grouped(q_NTHD: Tensor, k_NUKD: Tensor, v_NUKD: Tensor, seen_N1TU: Tensor) -> Tensor:

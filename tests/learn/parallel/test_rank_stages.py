@@ -126,7 +126,7 @@ def test_the_learner_process_of_rl_has_two_ranks(tmp_path: Path, files: bool) ->
     batch = Batch([Item(t, [Stream("main", np.full(len(t), 0.02, np.float32), Label(t))]) for t in tokens])
 
     async def drive() -> None:
-        async with await launch_learner(spec, log=tmp_path / "log") as learner:
+        async with await launch_learner(spec, log=tmp_path / "log", deadline=600) as learner:
             for lr in (1e-3, 5e-4):
                 found = await learner.forward_backward(batch) | await learner.step(lr)
                 alone.optim = alone.optimiser.settings = OptimSettings(lr=lr, muon_lr=1e-3)
