@@ -21,6 +21,7 @@ from pathlib import Path
 import pydantic
 
 from etude.bench.base.fresh import Question
+from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Policy, Sampling, ToolResult, User
 from etude.harness.trajectory_files import FACTS, load_trajectory
 from etude.rollout.listing import rollout_folder
@@ -78,7 +79,10 @@ def lookups(messages: Sequence[Message]) -> Iterator[Lookup]:
 def lookups_below(path: Path) -> list[Lookup]:
     """Of all saved rollouts of a run or a folder, in order; a rollout that was void has none."""
     found: list[Lookup] = []
-    for folder in saved_rollouts(rollout_folder(path)):
+    folders = list(saved_rollouts(rollout_folder(path)))
+    if not folders:
+        raise EtudeError(f"{path} holds no saved rollouts: name a run, or the folder that rollouts were saved in")
+    for folder in folders:
         if (folder / FACTS).is_file():
             found += lookups(load_trajectory(folder).messages)
     return found

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from etude.bench.base.fresh import Question, measure_fresh, read_questions, write_questions
-from etude.bench.base.fresh_questions import lookups, make_questions
+from etude.bench.base.fresh_questions import lookups, lookups_below, make_questions
 from etude.bench.base.model_under_test import ModelUnderTest
 from etude.cli.main import app
 from etude.core.errors import EtudeError
@@ -154,6 +154,15 @@ def test_the_command_makes_a_file_from_saved_rollouts_and_a_hosted_model(tmp_pat
     assert question.answer == "LaneKeeper" and question.validated and "site-packages/lanes" in question.source
     refused = CliRunner().invoke(app, [*words[:4], "reference", *words[5:]])
     assert refused.exit_code == 2 and "cannot write questions" in refused.output
+
+
+def test_a_folder_above_the_rollouts_is_told_from_rollouts_without_lookups(tmp_path: Path) -> None:
+    folder = tmp_path / "saved" / "one"
+    save_trajectory(Trajectory(entries=[]), folder)
+    (folder / "outcome.json").write_text("{}")
+    assert lookups_below(tmp_path / "saved") == []
+    with pytest.raises(EtudeError, match="holds no saved rollouts"):
+        lookups_below(tmp_path)
 
 
 def test_questions_come_back_as_written_and_bad_lines_are_named(tmp_path: Path) -> None:
