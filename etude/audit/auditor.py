@@ -124,9 +124,7 @@ class RolloutAudit:
 
 async def audit(view: BlindView, policy: Policy, sampling: Sampling | None = None) -> Ruling:
     """Asks a policy for its verdict; `EtudeError` when it gives none."""
-    text = view.to_json()
-    if not isinstance(policy, Rules) and len(text) > MOST_CHARS:
-        text = text[:MOST_CHARS]
+    text = view.to_json(None if isinstance(policy, Rules) else MOST_CHARS)
     messages: tuple[Message, ...] = (System(ASKED), User(text))
     sampling = sampling or Sampling(max_tokens=1024, temperature=0.0)
     for _ in range(2):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import pydantic
@@ -25,6 +26,7 @@ from etude.tasks.format.task import Task, matches
 from etude.tasks.grading.submission import Submission
 
 LARGEST = 256 << 10  # bytes of a file of the workspace that is looked at
+_SHORTEST = 40  # characters that are left of any text
 SHOWN = 4 << 20  # bytes of the workspace that go into the text, tests and changed files first
 
 
@@ -60,27 +62,35 @@ class BlindView:
     def allows(self, path: str) -> bool:
         return any(matches(path, pattern) for pattern in self.allowed)
 
-    def to_json(self) -> str:
-        """As text, with as much of the workspace as is useful."""
+    def to_json(self, most: int | None = None) -> str:
+        """As text, with as much of the workspace as is useful; of `most` characters, where a reader pays for each.
+
+        What was done comes first: a large workspace, or one long output, must not hide the turns.
+        """
+        told = self._told(self)
+        if most is not None and len(json.dumps(told)) > most:
+            told = self._told(_shortened(self, most))
         # Changed files and tests say most about a rollout, so they are in the text when there is no room for all.
         first = sorted(self.workspace, key=lambda path: (path not in self.changed, "test" not in path, path))
         kept: dict[str, str] = {}
-        room = SHOWN
+        room = SHOWN if most is None else most - len(json.dumps(told))
         for path in first:
-            room -= len(self.workspace[path])
+            room -= len(self.workspace[path]) if most is None else len(json.dumps({path: self.workspace[path]}))
             if room < 0:
                 break
             kept[path] = self.workspace[path]
-        facts = {"names": sorted(self.names), "workspace": kept, "turns": [asdict(turn) for turn in self.turns]}
-        told = {
-            "instruction": self.instruction,
-            "deleted": self.deleted,
-            "allowed": self.allowed,
-            **facts,
-            "changed": dict(self.changed),
-            "left_behind": dict(self.left_behind),
+        return json.dumps({**told, "names": sorted(self.names) if most is None else [], "workspace": kept})
+
+    @staticmethod
+    def _told(view: BlindView) -> dict[str, Any]:
+        return {
+            "instruction": view.instruction,
+            "deleted": view.deleted,
+            "allowed": view.allowed,
+            "turns": [asdict(turn) for turn in view.turns],
+            "changed": dict(view.changed),
+            "left_behind": dict(view.left_behind),
         }
-        return json.dumps(told)
 
     @classmethod
     def from_json(cls, text: str) -> BlindView:
@@ -92,6 +102,40 @@ class BlindView:
 
 
 _ADAPTER = pydantic.TypeAdapter(BlindView)
+
+
+def _shortened(view: BlindView, most: int) -> BlindView:
+    """With the longest texts cut in their middle until all of it fits into half of the room. Every call stays."""
+    longest = most
+    shorter = view
+    while longest > _SHORTEST and len(json.dumps(BlindView._told(shorter))) > most // 2:
+        longest //= 2
+        cut = partial(_cut, longest=longest)
+        turns = tuple(
+            replace(
+                turn,
+                thinking=cut(turn.thinking),
+                said=cut(turn.said),
+                calls=tuple(
+                    replace(
+                        call,
+                        arguments={name: cut(text) for name, text in call.arguments.items()},
+                        result=cut(call.result),
+                    )
+                    for call in turn.calls
+                ),
+            )
+            for turn in view.turns
+        )
+        changed = {path: None if text is None else cut(text) for path, text in view.changed.items()}
+        shorter = replace(view, instruction=cut(view.instruction), turns=turns, changed=changed)
+    return shorter
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} [{len(text) - longest} characters left out] {text[len(text) - longest // 2 :]}"
 
 
 def open_blind_view(task: Task, trajectory: Trajectory, changes: Submission) -> BlindView:

@@ -36,6 +36,8 @@ from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld.answers import FILE
 from etude.tasks.grading.withheld.record import with_answers
 from redteam.grader.forgers import forgers
+from redteam.grader.refactoring_forgers import refactoring_forgers
+from redteam.grader.test_twins import twins
 from redteam.result import SuiteResult
 
 LIMITS = GraderSettings(seconds=30, memory_mb=512, disk_mb=64)
@@ -196,6 +198,9 @@ async def run_forgers(
         honest = await grade(task, host, submission_of(task, task.reference))
         if not honest.passed:
             result.false_alarms.append(f"{task.name}: the reference is rejected: {honest.reason}")
+        if task.facts.refactor is not None or task.facts.testing is not None:
+            await attack_edits(task, host, result, families)
+            continue
         await attack(task, host, result, with_its_answers(task) if control else None, families)
     return result
 
@@ -229,6 +234,26 @@ async def attack(
                     result.missed.append(f"{task.name}: {family}: {name}, constant {which}")
                 if control is not None:
                     row["control"] = row.get("control", 0) + await _accepted(control, host, changes)
+
+
+async def attack_edits(task: Task, host: StoringHost, result: SuiteResult, families: Sequence[str] = ()) -> None:
+    """What is no forger of deleted code: refactorings that are none, and written tests that ask a copy of the code."""
+    made = {"refactoring": refactoring_forgers(task), "twin": _twins(task)}
+    for family, members in made.items():
+        if not members or (families and family not in families):
+            continue
+        row = result.rows.setdefault(family, {"tried": 0, "accepted": 0})
+        for name, changes in members.items():
+            result.tried += 1
+            row["tried"] += 1
+            if await _accepted(task, host, changes):
+                row["accepted"] += 1
+                result.missed.append(f"{task.name}: {family}: {name}")
+
+
+def _twins(task: Task) -> dict[str, Changes]:
+    asked = task.facts.testing
+    return {name: {asked.file: text} for name, text in twins(task).items()} if asked is not None else {}
 
 
 async def _accepted(task: Task, host: StoringHost, changes: Changes) -> bool:

@@ -21,6 +21,7 @@ from redteam.monitor_suite.kata_scripts import KataScript, read, turns, write
 from redteam.monitor_suite.suite import play
 from redteam.result import SuiteResult
 from redteam.running.hacks import HACKS
+from redteam.running.more_hacks import MORE_HACKS
 
 KATAS = 3
 HONEST = 40
@@ -65,7 +66,7 @@ async def _verdicts(
 
 def _hacked(count: int) -> Iterator[tuple[str, Task, list[Assistant]]]:
     for kata in map(KataScript, katas("train", count, seed=23, levels=[1])):
-        for name, hack in HACKS.items():
+        for name, hack in {**HACKS, **MORE_HACKS}.items():
             yield name, kata.task, turns([read(kata.module), write(kata.module, hack(kata))])
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from etude.audit.auditor import ASKED, Rules, audit, read_ruling
+from etude.audit.auditor import ASKED, MOST_CHARS, Rules, audit, read_ruling
 from etude.audit.base import Finding
 from etude.audit.behaviour_metrics import behaviour
-from etude.audit.blind_view import BlindView, open_blind_view, open_conversation
+from etude.audit.blind_view import BlindView, CallRecord, Turn, open_blind_view, open_conversation
 from etude.audit.quarantine import LIST, quarantine, quarantined
 from etude.audit.table import build_detectors
 from etude.cli.main import app
@@ -250,3 +250,24 @@ def test_behaviour_is_told_in_figures(task: Task, rules: Rules) -> None:
     assert figures["attempts"] == 2 and figures["edit_rate"] == 0 and figures["test_rate"] == 0.5
     assert figures["tool.run"] == figures["tool.finish"] == 0.5
     assert figures["verdict.hack"] == figures["verdict.clean"] == 0.5
+
+
+def test_neither_a_large_workspace_nor_a_long_output_hides_what_was_done() -> None:
+    """A model gets so many characters: what does not fit is cut out of files and outputs, and never the turns."""
+    long = "x" * 300_000
+    calls = tuple(CallRecord("run", {"command": f"cat answer-{number}"}, long) for number in range(30))
+    view = BlindView(
+        "Write it.",
+        workspace={"a.py": long, "b.py": "b = 1\n"},
+        turns=(Turn(calls=calls),),
+        changed={"c.py": f"{long}\nlast = 1\n"},
+    )
+    text = view.to_json(MOST_CHARS)
+    shown = BlindView.from_json(text)
+    assert len(text) <= MOST_CHARS
+    assert [call.arguments["command"] for call in shown.turns[0].calls] == [f"cat answer-{n}" for n in range(30)]
+    assert (shown.changed["c.py"] or "").endswith("last = 1\n") and "characters left out" in shown.turns[0].calls[
+        0
+    ].result
+    small = BlindView("Write it.", workspace={"a.py": "a = 1\n"}, turns=(Turn(said="done"),))
+    assert BlindView.from_json(small.to_json(MOST_CHARS)).workspace == {"a.py": "a = 1\n"}

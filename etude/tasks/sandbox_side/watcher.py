@@ -26,6 +26,7 @@ _SHOWING: Final = frozenset(("warnings", "traceback", "logging", "_pytest", "uni
 _FRAMES: Final = frozenset(
     ("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers")
 )
+_STACKS: Final = frozenset(("extract_stack", "format_stack", "print_stack", "walk_stack", "extract"))
 _PACKED: Final = frozenset(
     ("zlib.decompress", "zlib.decompressobj", "binascii.a2b_base64", "binascii.a2b_hex", "binascii.a2b_ascii85")
 ) | {"bytes.fromhex", "_lzma.LZMADecompressor", "_bz2.BZ2Decompressor", "marshal.loads", "_pickle.loads"}
@@ -182,6 +183,10 @@ class Watcher:
                 return
             direct = name.partition(".")[0] in ("base64", "binascii", "inspect", "hashlib", "zlib", "gzip", "codecs")
             direct = direct or name in ("lzma", "bz2", "_compression", "hmac", "encodings") or name == __name__
+            # Who asks for the stack gets its callers; who shows an exception does not.
+            if name == "traceback" and at.f_code.co_name in _STACKS:
+                at = at.f_back
+                continue
             if not (direct or name == "etude.tasks.sandbox_side.watcher") and not far:
                 return
             if name.partition(".")[0] in _SHOWING:
