@@ -98,6 +98,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, float]:
     live, frozen = (learner.forward_backward(batches[arm])["twin_loss"] for arm in ("live", "frozen"))
     learner.decoder.zero_grad(set_to_none=True)
     found = {"reuse_error": abs(live / frozen - 1)}
+    print(f"{name}: reuse_error {found['reuse_error']:.1e}", file=sys.stderr, flush=True)
 
     def now() -> float:
         if cuda:

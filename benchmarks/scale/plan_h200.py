@@ -4,10 +4,10 @@
     python -m benchmarks.scale.plan_h200 --only "4B, recomputed" --json
     python -m benchmarks.scale.plan_h200 --device cpu --tiny --steps 1 --json     tries the script itself
 
-The plan is made first and printed; its shares were fitted to steps of 2026-11-15 (etude/plan/machines.py), among which
-are the first and the third of these. Then each shape trains: two steps that warm up, and the median of `--steps` more.
-Memory is torch's peak of what was allocated. A shape that would begin after `--seconds` is left out and named. Needs
-torch, numpy and safetensors only.
+The plan is made first and printed; its shares were fitted to other runs (etude/plan/machines.py), of which some had the
+shapes of the first and the third of these. Then each shape trains: two steps that warm up, and the median of `--steps`
+more. Memory is torch's peak of what was allocated. A shape that would begin after `--seconds` is left out and named.
+Needs torch, numpy and safetensors only.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ class Shares:
 
     Fitted to five steps of one H200 in docs/log/2026-11.md (0.6B at 16k and at 256k, 4B in bf16 and FP8, experts), so
     they say nothing yet about machines with other ratios. Products alone reach more: 0.79 of the peak at 8192^3.
+    `visits` is of 2026-11-18 (`h200_train.py moe`, 0.54 s a step): experts have become faster since the first fit.
     """
 
     products: float = 0.66
@@ -29,7 +30,7 @@ class Shares:
     attention: float = 0.46  # forward and backward
     bandwidth: float = 0.80
     passes: float = 5.0  # over each number that is kept for the backward pass: written, read, and its gradient
-    visits: float = 22.0  # over each number of a visit to an expert: sorted and brought back both ways
+    visits: float = 12.0  # over each number of a visit to an expert: sorted and brought back both ways
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.core.transport import Frame, pack, unpack, write_frame
-from etude.learn.item_checks import check_teachers
 from etude.learn.parallel import checkpoint
+from etude.learn.parallel.item_checks import check_teachers
 from etude.learn.parallel.manifest import Manifest
 from etude.learn.parallel.messages import Pieces, Place, RankSpec, Refused, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
