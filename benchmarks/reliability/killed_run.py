@@ -30,7 +30,9 @@ audit = rl_kill.audit
 def settings(model: Path, steps: int, workers: int, engines: int, toy: bool) -> list[str]:
     found = [each for each in rl_kill.settings(model, steps) if not each.startswith("cluster.")]
     if not toy:  # the shape of its own recipe, with groups as small as the toy's
-        found = [each for each in found if each.startswith("rl.")]
+        # But for its own bound of staleness: behind a checkpoint tokens are of weights that are gone, and count older.
+        found = [each for each in found if each.startswith("rl.") and not each.startswith("rl.staleness=")]
+        found += ["rl.seconds=0"]
     else:
         found += ["harness.limits.sampled_tokens=160"]
     found += [f"cluster.rollout_workers={workers}", f"cluster.engines={engines}", "cluster.restarts=8"]

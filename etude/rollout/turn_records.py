@@ -32,6 +32,9 @@ from etude.serve.messages import read_sample_frame, write_sample_frame
 
 ENDING = ".turns"
 NAME = re.compile(r"\d{1,12}-\d{1,6}")  # of a rollout: number of its group, place in it
+# A part of an answer is written every few tokens, so not as a frame, whose JSON takes most of the time.
+PART = b"ETP1"
+_PART_HEAD = struct.Struct("<4sBIIII")  # bytes of the key, tokens before it, its own, runs of versions, cached tokens
 AGAIN = 0.1  # seconds between two tries of a sample whose connection was lost
 
 
@@ -120,7 +123,7 @@ class TurnRecord:
         # The last frame may be half written, or the file damaged: what stands before that counts.
         with contextlib.suppress(EtudeError, KeyError, ValueError):
             while len(data) - at >= PREFIX_BYTES:
-                if data[at : at + len(_PART_MAGIC)] == _PART_MAGIC:
+                if data[at : at + len(PART)] == PART:
                     key, sample, before, end = _read_part(data, at)
                     if end > len(data):
                         break
@@ -251,18 +254,13 @@ def _joined(first: Sample, second: Sample) -> Sample:
     )
 
 
-# A part is written every few tokens of every rollout: as a frame with a JSON header it took six times as long.
-_PART_MAGIC = b"ETP1"
-_PART = struct.Struct("<4sBIIII")  # bytes of the key, tokens before it, its own, runs of versions, cached tokens
-
-
 def _write_part(key: str, sample: Sample, at: int) -> bytes:
     ids, logprobs, versions = sample.ids or (), sample.logprobs or (), sample.versions or ()
     runs = [(version.lineage, version.step, len(list(run))) for version, run in groupby(versions)]
     name = key.encode()
     return b"".join(
         (
-            _PART.pack(_PART_MAGIC, len(name), at, len(ids), len(runs), sample.cached_tokens),
+            _PART_HEAD.pack(PART, len(name), at, len(ids), len(runs), sample.cached_tokens),
             name,
             struct.pack(f"<{len(ids)}i{len(ids)}d{3 * len(runs)}i", *ids, *logprobs, *chain.from_iterable(runs)),
         )
@@ -274,10 +272,10 @@ def _read_part(data: bytes, start: int) -> tuple[str, Sample, int, int]:
 
     Where that lies past the data's end, it is only half there and the sample is empty.
     """
-    if start + _PART.size > len(data):
+    if start + _PART_HEAD.size > len(data):
         return "", Sample("", "abort", ()), 0, len(data) + 1
-    _, name, at, count, runs, cached = _PART.unpack_from(data, start)
-    first = start + _PART.size + name
+    _, name, at, count, runs, cached = _PART_HEAD.unpack_from(data, start)
+    first = start + _PART_HEAD.size + name
     numbers = struct.Struct(f"<{count}i{count}d{3 * runs}i")
     end = first + numbers.size
     if end > len(data):
@@ -287,7 +285,7 @@ def _read_part(data: bytes, start: int) -> tuple[str, Sample, int, int]:
     versions = tuple(Version(lineage, step) for lineage, step, times in steps for _ in range(times))
     if len(versions) != count:
         raise ValueError("tokens and versions of a part differ in number")
-    key = data[start + _PART.size : first].decode()
+    key = data[start + _PART_HEAD.size : first].decode()
     return key, Sample("", "abort", found[:count], found[count : 2 * count], versions, cached), at, end
 
 

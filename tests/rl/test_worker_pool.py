@@ -34,7 +34,7 @@ from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.process import Worker
 from etude.rl.workers.setup import training_setup
 from etude.rollout.rollout import Void
-from etude.rollout.turn_records import RecordedPolicy, TurnRecords
+from etude.rollout.turn_records import PART, RecordedPolicy, TurnRecords
 from etude.serve.messages import frames_path, read_generate, write_sample_frame
 from etude.tasks.format.task import Task
 
@@ -117,7 +117,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_rollout_goes_on_from_its_la
             rolling = asyncio.ensure_future(run)
             await script.second.wait()
             record = tmp_path / "rl" / "turns" / "000004-01.turns"
-            while b'"whole": false' not in record.read_bytes():  # until the part of turn two is there as well
+            while PART not in record.read_bytes():  # until the part of turn two is there as well
                 await asyncio.sleep(0.02)
             os.kill(workers.pids[0], signal.SIGKILL)
             script.go_on.set()
