@@ -94,9 +94,11 @@ async def verify(
 def check_run(run: SuiteRun, workspace: Layer, seconds: float) -> None:
     """Raises `InstallFailed` where too few tests pass, tests that want what no sandbox has left aside."""
     if not run.complete and run.seconds >= seconds:  # it would take as long again
-        raise InstallFailed(f"{run.reason}: {len(run.outcomes)} tests had ended by then", final=True)
+        ended = f"{len(run.outcomes)} tests had ended by then"
+        raise InstallFailed(f"{run.reason}: {ended}; {_more_time(seconds)}", final=True)
     if not run.complete:
-        raise InstallFailed(run.reason, final=bool(run.endless))
+        advice = f" ({MOST_ENDLESS} others are left out already); {_more_time(seconds)}" if run.endless else ""
+        raise InstallFailed(run.reason + advice, final=bool(run.endless))
     passed = len(run.passed)
     wrong = [name for name, outcome in run.outcomes.items() if outcome in ("failed", "error")]
     wanting = {name for name in wrong if _WANTING.search(run.texts.get(name, ""))}
@@ -108,6 +110,10 @@ def check_run(run: SuiteRun, workspace: Layer, seconds: float) -> None:
     total = passed + failed + len(wanting)
     if passed < SHARE * (passed + failed) or passed < LEAST_OF_ALL * total:
         raise InstallFailed(f"{failed + len(wanting)} of {total} tests fail{said}")
+
+
+def _more_time(seconds: float) -> str:
+    return f"if the machine was busy or the suite is slow, give more time: --suite-seconds {4 * seconds:g}"
 
 
 def _removed(run: SuiteRun) -> str:

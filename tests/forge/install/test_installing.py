@@ -194,6 +194,7 @@ def test_more_endless_tests_than_may_be_left_out_end_in_a_verdict(
     result = installed(root, wheels, store, suite_seconds=4.0, tries=5)
     assert not result.ok and "more than 4 s" in result.reason
     assert "tests/test_endless.py::test_endless does not come to its end" in result.reason
+    assert "--suite-seconds 16" in result.reason
     assert len(result.tries) == 1  # it would take as long again
     assert leftovers(store) == []
     assert not installed(root, wheels, store, suite_seconds=4.0, tries=5).cached  # the machine may have been busy

@@ -44,6 +44,12 @@ def test_pyproject_names_extras_groups_and_scripts() -> None:
     assert project.extras == ()  # all of them are known, so none is left to the build
 
 
+def test_tests_beside_the_pages_count_where_there_are_no_others() -> None:
+    alone = ["setup.py", "old.py", "doc/test_old.py", "vendor/test_other.py"]
+    assert read({"setup.py": ""}, alone).tests == ("doc/test_old.py",)
+    assert read({"setup.py": ""}, [*alone, "tests/test_new.py"]).tests == ("tests",)
+
+
 def test_setup_files_are_read_without_running_them() -> None:
     source = """
 from setuptools import setup

@@ -23,8 +23,9 @@ _TESTING = re.compile(r"(unit|py)?[-_]?tests?([-_].*)?|testing|.*[-_]tests?")
 _DEVELOPING = re.compile(r"dev|develop|development|ci|all|full|complete|default|lint")
 _TEST_FILE = re.compile(r"(?:test_[^/]*|[^/]*_tests?|tests?)\.py")
 _TEST_FOLDER = re.compile(r"tests?|testing|unit_?tests?")
-# Trees that hold examples, other people's code or output; tests in them are not this repository's.
-_NOT_OURS = re.compile(r"(^|/)(docs?|examples?|build|dist|vendor|_vendor|third_party|node_modules|\.[^/]+)/")
+# Trees that hold other people's code or output; tests in them are not this repository's.
+_NOT_OURS = re.compile(r"(^|/)(build|dist|vendor|_vendor|third_party|node_modules|\.[^/]+)/")
+_SHOWN = re.compile(r"(^|/)(docs?|examples?)/")  # tests in them are for readers, where there are others
 _FILES = re.compile(
     r"(pyproject\.toml|setup\.cfg|setup\.py|PKG-INFO|tox\.ini|pytest\.ini|\.pytest\.ini|noxfile\.py|Makefile|"
     r"\.github/workflows/[^/]+\.ya?ml|(.*/)?[^/]*requirements[^/]*\.(txt|in)|requirements/[^/]+\.(txt|in)|"
@@ -86,7 +87,7 @@ def read_project(paths: Sequence[str], texts: Mapping[str, str]) -> Project:
     for extra in extras:
         (testing if extra in test_extras else developing).extend(_members(extra, named, name))
     pytest_options = _pytest_options(toml, cfg, texts)
-    test_files = tuple(sorted(path for path in paths if _is_test(path)))
+    test_files = _test_files(paths)
     return Project(
         name=name,
         version=_first(metadata.get("Version"), _get(toml, "project", "version"), setup.get("version")),
@@ -247,8 +248,9 @@ def _layout(paths: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return ("",), ()
 
 
-def _is_test(path: str) -> bool:
-    return bool(_TEST_FILE.fullmatch(basename(path))) and not _NOT_OURS.search(path)
+def _test_files(paths: Sequence[str]) -> tuple[str, ...]:
+    found = sorted(path for path in paths if _TEST_FILE.fullmatch(basename(path)) and not _NOT_OURS.search(path))
+    return tuple([path for path in found if not _SHOWN.search(path)] or found)
 
 
 def _test_folders(files: Sequence[str], paths: Sequence[str], testpaths: str) -> tuple[str, ...]:
