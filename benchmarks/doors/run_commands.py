@@ -171,6 +171,8 @@ class World:
         """The stand-ins; what is there already is kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
         here = self.folder
+        for made in ("out", "katas", "new"):  # by commands of an earlier time
+            shutil.rmtree(here / made, ignore_errors=True)
         if not (here / "shop").exists():
             write_repository(here / "shop")
         (here / "toy.toml").write_text(TOY)
