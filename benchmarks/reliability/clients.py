@@ -21,7 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from serve_tiny import NAME, Server, served, train_tiny
+from serve_tiny import EXAMPLES, NAME, Server, served, train_tiny
+
+from etude.core.policy import Assistant, Call, User
 
 CHECKS = ("chat", "stream", "tools", "structured", "logprobs")
 PACKAGES = {
@@ -34,6 +36,9 @@ PACKAGES = {
     "lm-eval": ["lm-eval[api]", "transformers"],
     "curl": [],
 }
+# A forced call begins without the thinking that stands before calls elsewhere. A model that had never seen that would
+# write digits until its context is full, which no grammar of whole numbers forbids.
+FORCED = ([User("call the tool")], Assistant("", "", (Call("read", {"path": "a.py", "line": "3"}),)))
 PROGRAMS = Path(__file__).with_name("client_programs")
 SECONDS = 300
 
@@ -46,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model, venvs = Path(folder) / "model", options.venvs or Path(folder) / "venvs"
-        train_tiny(model)
+        train_tiny(model, [*EXAMPLES, FORCED])
         limits = ("engine.max_length=512", "run.threads=1")
         with served(model, Path(folder) / "log", *limits, key="key-of-the-clients") as server:
             found = {name: run_client(name, server, venvs, model) for name in options.clients.split(",")}

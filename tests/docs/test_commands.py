@@ -6,15 +6,17 @@ what is in the glossary (old names). `python benchmarks/doors/run_commands.py` r
 
 from __future__ import annotations
 
-import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from benchmarks.doors.page_commands import OLD_NAMES, PAGES, ROOT, context_of, named, page_commands, words_of
+from benchmarks.doors.run_commands import STAGES, planned, stand_ins
 from etude.core import recipe as recipes
+from tests.conftest import Command
 
-STAGES = ("run", "corpus", "pretrain", "mtp", "extend", "demos", "sft", "rl")
+PLANNED = ("README.md", "docs/start/quickstart.md", "docs/start/my-model.md", "docs/start/my-repositories.md")
 
 
 def commands(page: Path, program: str) -> list[str]:
@@ -61,3 +63,20 @@ def test_programs_in_the_pages_are_there_and_know_their_options(page: Path) -> N
         if not source or lacking:
             wrong[line] = f"no {', '.join(lacking)}" if source else "no such file"
     assert wrong == {}
+
+
+def test_stages_of_the_first_pages_are_planned_as_they_stand(etude: Command, tiny_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "runs/quickstart")
+    shutil.copytree(sorted((tiny_run / "checkpoints").glob("sft-*"))[-1], tmp_path / "my-model")
+    assert etude("tasks", "katas", "tasks/shop", "--count", "2", "--levels", "1").returncode == 0
+    own = (ROOT / "examples/own_algorithm.py").read_text()
+    (tmp_path / "mine.py").write_text(f"{own}\n\nMine = Rare\n")
+    lines = [line for page in PLANNED for line in commands(ROOT / page, "etude")]
+    wrong, count = {}, 0
+    for words in [words for line in lines if (words := words_of(line)) and words[0] in STAGES and len(words) > 1]:
+        asked = planned(stand_ins(words, {}))
+        answer = etude(*asked)
+        count += 1
+        if answer.returncode:
+            wrong[" ".join(asked)] = answer.stderr
+    assert wrong == {} and count >= 8

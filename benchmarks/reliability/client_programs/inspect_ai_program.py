@@ -36,8 +36,8 @@ def read():
     return execute
 
 
-def run(target: str, solvers: list, **config: object):
-    task = Task(dataset=[Sample("say hello", target=target)], solver=solvers, scorer=includes())
+def run(target: str, solvers: list, asked: str = "say hello", **config: object):
+    task = Task(dataset=[Sample(asked, target=target)], solver=solvers, scorer=includes())
     settings = GenerateConfig(max_tokens=100, **({"temperature": 0} | config))
     (log,) = eval(task, model=f"openai-api/etude/{MODEL}", log_dir="logs", **settings.model_dump(exclude_none=True))
     assert log.status == "success", log.error
@@ -49,7 +49,8 @@ def score(log) -> bool:
 
 
 def tools() -> bool:
-    log = run("", [use_tools(read(), tool_choice=ToolFunction("read")), generate(tool_calls="single")])
+    solvers = [use_tools(read(), tool_choice=ToolFunction("read")), generate(tool_calls="single")]
+    log = run("", solvers, "call the tool")
     return any(getattr(message, "tool_calls", None) for message in log.samples[0].messages)
 
 
