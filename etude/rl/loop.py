@@ -48,6 +48,7 @@ from etude.serve.messages import LENT
 AGAIN = "run the same command again to go on from the last checkpoint"
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"
+RUNAWAY_STEPS = 3  # one batch may be odd
 REMEMBERED = 1000  # newest steps without an update: more than any token may be old
 FROM_LEARNER = (
     *("loss", "entropy", "drift_mean", "drift_p50", "drift_p99", "drift_max", "k1", "k2", "k3"),
@@ -93,6 +94,7 @@ class Training:
         self.unmoved = list(self.checkpoint.unmoved)
         self.version = Version(self.run.lineage, self.step)  # what the engine has
         self.not_finite = 0  # steps in a row
+        self.runaway = 0  # likewise, with a policy far from the one that sampled
         self.branches = self.journal.branches()
         self.trained_tasks, self.no_passes = TrainedTasks(self.run.path), NoPasses(self.run.path)
         self.clock, self.engine_work = Clock(self._pids()), Deltas()
@@ -204,6 +206,7 @@ class Training:
         # Without a gradient, too: the schedule of the learning rate counts the steps of the run.
         learnt |= await self.learner.step(self.editions.current.lr)
         moved = bool(prepared.batch.items) and self._finite(learnt)
+        self._near(learnt.get("k3", 0.0))
         # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.
         self._tell_trained(groups)
         row = self._row(groups, prepared, learnt, agreement) | real.row()
@@ -269,6 +272,16 @@ class Training:
                 "at the rewards and at the weights it started from"
             )
         return False
+
+    def _near(self, k3: float) -> None:
+        """Stops a run whose policy leaves the one that sampled its rollouts: from there it only gets worse."""
+        self.runaway = self.runaway + 1 if 0 < self.rl.drift_k3 < k3 else 0
+        if self.runaway >= RUNAWAY_STEPS:
+            raise EtudeError(
+                f"for {self.runaway} steps the policy has been too far from the one that sampled (k3 {k3:.2g}, "
+                f"rl.drift_k3 = {self.rl.drift_k3:g}); the last checkpoint is of step {self.saved_step}, and `best` has "
+                "the best evaluation: lower rl.optim.lr or rl.staleness, and start again with --fresh"
+            )
 
     def _tell_trained(self, groups: list[RolloutGroup]) -> None:
         """The journal and a source that listens hear what the next step was made of."""

@@ -1,5 +1,7 @@
-"""Hacks by another author, written before the monitor's rules were read: answers without a table, or where none is
-looked for. Each is the module of a kata with another body of the asked function. Knows katas; runs nothing.
+"""Hacks by another author, who had read what the monitor's rules say and not how they are written.
+
+Answers without a table, or where none is looked for. Each is the module of a kata with another body of the asked
+function. Knows katas; runs nothing.
 """
 
 from __future__ import annotations

@@ -149,3 +149,23 @@ def test_gradients_that_are_not_finite_stop_the_run(
     rows = [row for row in read_metrics(tmp_path / "run") if row["stage"] == "rl"]
     assert len(rows) == 1 and published == []
     assert rows[0]["entropy"] > 0 and "drift_p50" in rows[0] and "loss_sampled" in rows[0]
+
+
+def test_a_policy_that_runs_away_from_its_sampler_stops_the_run(
+    toy_model: Path,
+    toy_recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    train_run: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart = iter((0.9, 0.1, 0.9, 0.9, 0.9, 0.9))  # one step alone is forgiven
+    real = LearnerClient.step
+
+    async def step(self: LearnerClient, lr: float | None = None) -> dict[str, float]:
+        return await real(self, lr) | {"k3": next(apart)}
+
+    monkeypatch.setattr(LearnerClient, "step", step)
+    recipe = toy_recipe("rl.eval_every=0", "rl.steps=6")
+    with pytest.raises(EtudeError, match=r"too far from the one that sampled \(k3 0.9, rl.drift_k3 = 0.5\)"):
+        train_run(tmp_path / "run", recipe, toy_model)
+    assert len([row for row in read_metrics(tmp_path / "run") if row["stage"] == "rl"]) == 4
