@@ -88,8 +88,8 @@ class RLSettings:
         220, "tokens that stand for a rollout's length in the loss: a constant, whatever the limits are", least=1
     )
     not_finite: int = setting(3, "steps in a row with a gradient that is not finite before the run stops", least=1)
-    # Healthy runs stay below 0.05. One with twice the rate that its size bears went from 0.02 to 0.5 in twelve steps and
-    # from 40% of its tasks to none (docs/log/2026-11.md).
+    # Healthy runs stay below 0.05. One with twice the rate that its size bears went from 0.02 to 0.5 in twelve steps,
+    # and from 40% of its tasks to none (docs/log/2026-11.md).
     drift_k3: float = setting(
         0.5, "k3 of learner and sampler on what is trained: above it for three steps the run stops; 0 never", least=0
     )

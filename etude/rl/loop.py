@@ -279,8 +279,8 @@ class Training:
         if self.runaway >= RUNAWAY_STEPS:
             raise EtudeError(
                 f"for {self.runaway} steps the policy has been too far from the one that sampled (k3 {k3:.2g}, "
-                f"rl.drift_k3 = {self.rl.drift_k3:g}); the last checkpoint is of step {self.saved_step}, and `best` has "
-                "the best evaluation: lower rl.optim.lr or rl.staleness, and start again with --fresh"
+                f"rl.drift_k3 = {self.rl.drift_k3:g}); the last checkpoint is of step {self.saved_step}, and `best` is "
+                "the best by evaluation: lower rl.optim.lr or rl.staleness, and start again with --fresh"
             )
 
     def _tell_trained(self, groups: list[RolloutGroup]) -> None:
