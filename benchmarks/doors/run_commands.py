@@ -58,7 +58,6 @@ run = { threads = 1 }
 model = { depth = 2 }
 tokens = { vocab_size = 400, train_bytes = 60_000 }
 pretrain = { steps = 8, eval_every = 2, private = "shop" }
-extend = { micro_tokens = 32_768 }
 demos = { count = 6 }
 sft = { epochs = 1 }
 rl = { steps = 5, groups = 2, group = 2, concurrency = 4, eval_every = 0, seconds = 60.0 }
@@ -282,6 +281,7 @@ def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
 def planned(words: list[str]) -> list[str]:
     """A stage as a dry-run, with the small model in place of one on the hub, and without a GPU."""
     more = [] if "--dry-run" in words else ["--dry-run"]
+    more += [] if "--run" in words else ["--run", "new/run"]
     if words[:2] == ["rl", "repo"] and len(words) == 2:  # a mention without the two settings that it needs
         more += ["rl.model=my-model", "rl.tasks.path=tasks/shop"]
     return [*words, *(["rl.model=my-model", "run.device=cpu"] if words[1].startswith("repo-") else []), *more]
@@ -306,7 +306,7 @@ NOT_RUN = [
 ]
 # Seconds matter more than size here: what is made smaller, where a command is run for real.
 FEWER = [(r"--count \d+", "--count 1"), (r"--tasks \d+", "--tasks 2"), (r"--samples \d+", "--samples 1")]
-QUICK_BASE = "base.code_bytes=2000 base.histories=2 base.history_tokens=1024 base.needle_lengths=[256] base.window=256"
+QUICK_BASE = "base.code_bytes=2000 base.histories=2 base.history_tokens=2048 base.needle_lengths=[256] base.window=256"
 QUICK_BASE += " base.needle_trials=1 base.serving_lengths=[128] base.serving_most=128 base.serving_tokens=4"
 QUICK_RL = "rl.model=my-model rl.steps=1 rl.groups=1 rl.group=2 rl.concurrency=2 rl.eval_every=0 rl.seconds=20"
 MORE = [
