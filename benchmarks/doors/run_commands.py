@@ -92,7 +92,7 @@ STAND_INS = {
 }
 # The same name stands for other things in these commands.
 OWN_STAND_INS = {
-    "grade": {"DIR": "workspace"},
+    "grade": {"DIR": "workspace", "FOLDER": "workspace"},
     "audit": {"DIR": "saved"},
     "regrade": {"DIR": "saved"},
     "export": {"DIR": "saved"},
@@ -268,7 +268,13 @@ def stand_in(word: str, names: dict[str, str]) -> str:
 def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
     """All words but the command's own name, which may be that of a folder as well."""
     depth = 2 if words and words[0] in GROUPS else 1
-    made = ("--out", "--run", "--save", "--page")  # what a command writes has the name that the page gives it
+    made = (
+        "--out",
+        "--run",
+        "--save",
+        "--page",
+        "--train-only",
+    )  # what a command writes has the name that the page gives it
     before = [*words[:1], *words]
     own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {}
     own = {"DIR": "new/model"} if words[:2] == ["model", "init"] else own
@@ -305,8 +311,13 @@ NOT_RUN = [
     (r"--tracker", "the same as the line before it with one origin more, minutes"),
 ]
 # Seconds matter more than size here: what is made smaller, where a command is run for real.
-FEWER = [(r"--count \d+", "--count 1"), (r"--tasks \d+", "--tasks 2"), (r"--samples \d+", "--samples 1")]
-QUICK_BASE = "base.code_bytes=2000 base.histories=2 base.history_tokens=2048 base.needle_lengths=[256] base.window=256"
+FEWER = [
+    (r"--count \d+", "--count 1"),
+    (r"--tasks \d+", "--tasks 2"),
+    (r"--samples \d+", "--samples 1"),
+    (r"--sandboxes \S+", "--sandboxes 10"),
+]
+QUICK_BASE = "base.code_bytes=2000 base.histories=2 base.history_tokens=4000 base.needle_lengths=[256] base.window=256"
 QUICK_BASE += " base.needle_trials=1 base.serving_lengths=[128] base.serving_most=128 base.serving_tokens=4"
 QUICK_RL = "rl.model=my-model rl.steps=1 rl.groups=1 rl.group=2 rl.concurrency=2 rl.eval_every=0 rl.seconds=20"
 MORE = [
@@ -373,11 +384,16 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
     state: State = "run"
     if given[0] in STAGES and "--dry-run" not in given and not {"--rollouts-only", "--train-only"} & {*given}:
         found = next((more for pattern, more in REAL_STAGES if re.search(pattern, command.text)), None)
-        given = [*given, *shlex.split(found)] if found else planned(given)
+        if found:
+            given += shlex.split(found) + ([] if "--run" in given else ["--run", f"new/{len(world.done)}"])
+        else:
+            given = planned(given)
         state = "run, smaller" if found else "dry-run"
     for pattern, more in MORE:
         if re.search(pattern, command.text):
             given, state = [*given, *shlex.split(more)], "run, smaller"
+    if {"--rollouts-only", "--train-only"} & {*given}:  # really written, and later pages plan runs of these names
+        given = [re.sub(r"^runs/", "new/", word) for word in given]
     line = shlex.join(given)
     for pattern, fewer in FEWER:
         line, times = re.subn(pattern, fewer, line)
@@ -459,7 +475,9 @@ def report(outcomes: list[Outcome]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="commands, or pages, that have this in them")
+    parser.add_argument(
+        "--only", default="", help="commands, or pages, that have one of these texts in them: docs/start,etude rl"
+    )
     parser.add_argument("--folder", type=Path, help="a scratch folder that is kept, and used again")
     parser.add_argument("--json", type=Path, help="file for every command and what came of it")
     options = parser.parse_args()
@@ -477,7 +495,7 @@ def main() -> int:
         outcomes = []
         # Those that take minutes come last.
         for command in sorted(all_commands(), key=lambda command: "tasks make" in command.text):
-            if options.only not in f"{command.page} {command.text}":
+            if not any(part in f"{command.page} {command.text}" for part in options.only.split(",")):
                 continue
             if (before := done.get(command.text)) is None:
                 before = done[command.text] = decide(command, world)()
