@@ -331,5 +331,7 @@ def head() -> None:
 PARTS = {"quantised": quantised, "check": check, "attention": attention, "linear": linear, "head": head}
 
 if __name__ == "__main__":
+    if "--help" in sys.argv:
+        raise SystemExit(print(__doc__))
     for part in sys.argv[1:] or PARTS:
         PARTS[part]()

@@ -6,7 +6,8 @@ In a scratch folder lie stand-ins for what the pages assume: a toy that went the
 same model as a folder, katas as tasks, a small repository, a server. Words of a command that name something of the
 reader's (`TASK`, `REPO`, `attrs`, `https://host/v1`) are replaced by those. Each command is then one of
 
-    run       run for real; `smaller` where numbers in it were made smaller (steps, counts)
+    run       run for real; `smaller` where numbers in it were made smaller (steps, counts), `with its page` by
+              run_pages.py, where commands build on each other
     dry-run   `--dry-run` of a stage, `make -n`, `--help` of a program in benchmarks/ that takes hours or a GPU
     named     a mention inside a sentence, no whole command (`etude tasks make`): it is there
     checked   an installation or a line of the shell: the extra exists, the shell parses it
@@ -42,9 +43,11 @@ from typing import Literal
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.doors.page_commands import ROOT, Command, Incomplete, all_commands, context_of, named, words_of
+from benchmarks.doors.run_pages import PAGES as TRANSCRIPTS
+from benchmarks.doors.run_pages import page_commands as transcript
 from benchmarks.doors.small_repository import write_repository
 
-State = Literal["run", "run, smaller", "dry-run", "named", "checked", "not run", "failed"]
+State = Literal["run", "run, smaller", "run with its page", "dry-run", "named", "checked", "not run", "failed"]
 GROUPS = ("tasks", "env", "model", "sandbox", "study", "recipe")
 STAGES = ("run", "corpus", "pretrain", "mtp", "extend", "demos", "sft", "rl")
 SECONDS = 600.0  # for one command
@@ -54,22 +57,24 @@ extends = "nano"
 run = { threads = 1 }
 model = { depth = 2 }
 tokens = { vocab_size = 400, train_bytes = 60_000 }
-pretrain = { steps = 6 }
+pretrain = { steps = 8, eval_every = 2, private = "shop" }
 demos = { count = 6 }
 sft = { epochs = 1 }
-rl = { steps = 2, groups = 2, group = 2, concurrency = 4, eval_every = 0, seconds = 60.0 }
+rl = { steps = 5, groups = 2, group = 2, concurrency = 4, eval_every = 0, seconds = 60.0 }
 bench = { count = 4, samples = 2, unseen_count = 2 }
 
 [corpus]
 sources = [{ use = "stdlib", weight = 0.3 }, { use = "katas", weight = 0.7, count = 150, invented = 0.7 }]
 max_bytes = 120_000
 """
+WITH_THEIR_PAGE = {line for page in TRANSCRIPTS for line in transcript(page)}
 # What a page calls by a name of the reader's, and what stands for it here.
 STAND_INS = {
     r"(?:TASK|tasks/attrs/TASK|tasks/(?:qs|attrs)/[\w-]+-deletion-\w+)": "{task}",
     r"REPO|CHECKOUT|\./mine|\./my-project|\./my-package|~/src/\w+|attrs(?:==[\d.]+)?|pyjwt|boltons|PKG\.*": "shop",
-    r"M|MODEL|DIR|ONE|TWO|THREE|CHECKPOINT|ORIGINAL|RUN_OR_DIR|runs/quickstart/checkpoints/[\w-]+": "my-model",
-    r"RUN|OTHER_RUN|runs/(?:nano|mine|shop|a|b|g16|nano-cpt|half|attrs|repo)": "runs/quickstart",
+    r"M|MODEL|DIR|ONE|TWO|THREE|CHECKPOINT|ORIGINAL|RUN_OR_DIR": "my-model",
+    r"sft-0000423|runs/quickstart/checkpoints/[\w-]+": "my-model",
+    r"RUN|OTHER_RUN|runs/(?:nano|mine|shop|a|b|g16|nano-cpt|half|attrs|repo|ray)": "runs/quickstart",
     r"runs/[ab]/rl/trajectories": "runs/quickstart/rl/trajectories",
     r"RECIPE(?:\.toml)?": "nano",
     r"S": "1",
@@ -80,10 +85,14 @@ STAND_INS = {
     r"tasks(?:/[\w-]+)?|TASKS|DIR\.\.\.": "tasks/shop",
     r"NAME": "async",
     r"remote:10\.0\.0\.7:7433": "remote:127.0.0.1:{sandbox_port}",
+    r"10\.0\.0\.7:7433": "127.0.0.1:7435",
+    r"http://127\.0\.0\.1:8000": "http://127.0.0.1:{serve_port}",
+    r"SHAPE": "qwen3",
+    r"FILE": "chats.jsonl",
 }
 # The same name stands for other things in these commands.
 OWN_STAND_INS = {
-    "grade": {"DIR": "workspace"},
+    "grade": {"DIR": "workspace", "FOLDER": "workspace"},
     "audit": {"DIR": "saved"},
     "regrade": {"DIR": "saved"},
     "export": {"DIR": "saved"},
@@ -108,7 +117,7 @@ class World:
         self.folder = folder
         self.env = {"ETUDE_STORE": str(folder / "store"), "OMP_NUM_THREADS": "1", "COLUMNS": "100", "MY_KEY": "key"}
         self.env |= {"ETUDE_SANDBOX_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1", "ETUDE_API_KEY": ""}
-        self.names: dict[str, str] = {"sandbox_port": "7433"}
+        self.names: dict[str, str] = {"sandbox_port": "7434", "serve_port": "8071"}
         self.done: dict[str, Outcome] = {}  # by the command as it is run
 
     def etude(self, *words: str, stdin: str = "", seconds: float = SECONDS) -> tuple[int, str]:
@@ -116,6 +125,16 @@ class World:
         from etude.cli.main import main
 
         return self._forked(main, ["etude", *words], self.folder, stdin, seconds, interrupt="serve" in words[:2])
+
+    def start(self, *words: str) -> int:
+        """A command that goes on beside the others; the number of its process, which leads a group."""
+        from etude.cli.main import main
+
+        pid = os.fork()
+        if not pid:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            self._become(main, ["etude", *words], self.folder, nothing, nothing)
+        return pid
 
     def python(self, *words: str) -> tuple[int, str]:
         """Runs a Python program of the checkout: a file, or `-m` and a module."""
@@ -196,6 +215,15 @@ class World:
             shutil.copytree(here / self.names["task"] / "solution" / "files", here / "workspace", dirs_exist_ok=True)
         found = sorted(path.parent for path in (here / "saved").rglob("trajectory.json*"))
         self.names["rollout"] = str(found[0].relative_to(here)) if found else "saved"
+        shutil.copytree(ROOT / "studies", here / "studies", dirs_exist_ok=True)
+        page = (ROOT / "docs/rooms/corpus.md").read_text()
+        (here / "notebooks.py").write_text(page.split("```python\n# notebooks.py\n")[1].split("```")[0])
+        (here / "notebooks").mkdir(exist_ok=True)
+        shutil.copytree(ROOT / "benchmarks/scale", here / "benchmarks/scale", dirs_exist_ok=True)
+        if not (here / "runs/nano-base").exists():
+            shutil.copytree(here / "runs/quickstart", here / "runs/nano-base")
+        asked = {"question": "Which day?", "answer": "today", "wrong": ["never"], "source": "x", "date": "2026-11-01"}
+        (here / "questions.jsonl").write_text(f"{json.dumps(asked)}\n" * 3)
         rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"hello {n}"}]}
                 for n in range(8)]  # fmt: skip
         (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -240,9 +268,16 @@ def stand_in(word: str, names: dict[str, str]) -> str:
 def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
     """All words but the command's own name, which may be that of a folder as well."""
     depth = 2 if words and words[0] in GROUPS else 1
-    made = ("--out", "--run", "--save", "--page")  # what a command writes has the name that the page gives it
+    made = (
+        "--out",
+        "--run",
+        "--save",
+        "--page",
+        "--train-only",
+    )  # what a command writes has the name that the page gives it
     before = [*words[:1], *words]
     own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {}
+    own = {"DIR": "new/model"} if words[:2] == ["model", "init"] else own
     return [
         word if at < depth or before[at] in made else own.get(word) or stand_in(word, names)
         for at, word in enumerate(words)
@@ -252,6 +287,9 @@ def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
 def planned(words: list[str]) -> list[str]:
     """A stage as a dry-run, with the small model in place of one on the hub, and without a GPU."""
     more = [] if "--dry-run" in words else ["--dry-run"]
+    more += [] if "--run" in words else ["--run", "new/run"]
+    if words[:2] == ["rl", "repo"] and len(words) == 2:  # a mention without the two settings that it needs
+        more += ["rl.model=my-model", "rl.tasks.path=tasks/shop"]
     return [*words, *(["rl.model=my-model", "run.device=cpu"] if words[1].startswith("repo-") else []), *more]
 
 
@@ -268,10 +306,25 @@ NOT_RUN = [
     ),
     (r"use=.(?:wandb|tensorboard|trackio)", "needs its extra: tests/core/sinks"),
     (r"cluster\.engine=vllm", "needs vLLM's environment: tests/cluster/test_vllm.py"),
+    (r"--install-completion", "writes into the shell of whoever types it"),
+    (r"etude study add", "needs results of another machine: tests/bench/studies"),
     (r"--tracker", "the same as the line before it with one origin more, minutes"),
 ]
 # Seconds matter more than size here: what is made smaller, where a command is run for real.
-FEWER = [(r"--count \d+", "--count 1"), (r"--tasks \d+", "--tasks 2"), (r"--samples \d+", "--samples 1")]
+FEWER = [
+    (r"--count \d+", "--count 1"),
+    (r"--tasks \d+", "--tasks 2"),
+    (r"--samples \d+", "--samples 1"),
+    (r"--sandboxes \S+", "--sandboxes 10"),
+]
+QUICK_BASE = "base.code_bytes=2000 base.histories=2 base.history_tokens=4000 base.needle_lengths=[256] base.window=256"
+QUICK_BASE += " base.needle_trials=1 base.serving_lengths=[128] base.serving_most=128 base.serving_tokens=4"
+QUICK_RL = "rl.model=my-model rl.steps=1 rl.groups=1 rl.group=2 rl.concurrency=2 rl.eval_every=0 rl.seconds=20"
+MORE = [
+    (r"etude bench MODEL", "bench.count=2 bench.samples=1 bench.unseen_count=0"),
+    (r"etude bench base \S", QUICK_BASE),
+    (r"--rollouts-only|--train-only", QUICK_RL),
+]
 REAL_STAGES = [  # stages that take seconds with these, so that they are run
     (r"etude rl repo .*--run", "rl.steps=1 rl.groups=1 rl.group=2 rl.concurrency=2 rl.tasks.path=tasks/shop"),
     (
@@ -288,6 +341,8 @@ def decide(command: Command, world: World) -> Callable[[], Outcome]:
     def over(state: State, how: str, seconds: float = 0.0, said: str = "") -> Callable[[], Outcome]:
         return lambda: Outcome(command, state, how, seconds, said)
 
+    if text in WITH_THEIR_PAGE:
+        return over("run with its page", "python benchmarks/doors/run_pages.py")
     words = words_of(text)
     program = re.sub(r"^(?:[A-Z_]+=\S+ )*", "", text).split()[0]
     for pattern, why in NOT_RUN:
@@ -316,6 +371,8 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
             return Outcome(command, "named", "the command is there")
         given = stand_ins(words, world.names)
         try:
+            if given == ["bench"]:
+                raise Incomplete("a model is missing")
             context_of(given)
         except Incomplete as lacking:
             named(words)
@@ -327,8 +384,16 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
     state: State = "run"
     if given[0] in STAGES and "--dry-run" not in given and not {"--rollouts-only", "--train-only"} & {*given}:
         found = next((more for pattern, more in REAL_STAGES if re.search(pattern, command.text)), None)
-        given = [*given, *shlex.split(found)] if found else planned(given)
+        if found:
+            given += shlex.split(found) + ([] if "--run" in given else ["--run", f"new/{len(world.done)}"])
+        else:
+            given = planned(given)
         state = "run, smaller" if found else "dry-run"
+    for pattern, more in MORE:
+        if re.search(pattern, command.text):
+            given, state = [*given, *shlex.split(more)], "run, smaller"
+    if {"--rollouts-only", "--train-only"} & {*given}:  # really written, and later pages plan runs of these names
+        given = [re.sub(r"^runs/", "new/", word) for word in given]
     line = shlex.join(given)
     for pattern, fewer in FEWER:
         line, times = re.subn(pattern, fewer, line)
@@ -343,6 +408,8 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
     began = time.monotonic()
     code, said = world.etude(*given, stdin="hello\n")
     how = f"etude {line}" + (f" (ended with {code})" if code else "")
+    if code == 1 and (given[0] == "plan" or given[:2] == ["sandbox", "bench"]):
+        code = 0  # its answer: no layout fits, or a busy machine is slower than the bars
     outcome = Outcome(command, "failed" if code else state, how, time.monotonic() - began, said[-1500:])
     world.done[line] = outcome
     return outcome
@@ -408,7 +475,9 @@ def report(outcomes: list[Outcome]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="commands, or pages, that have this in them")
+    parser.add_argument(
+        "--only", default="", help="commands, or pages, that have one of these texts in them: docs/start,etude rl"
+    )
     parser.add_argument("--folder", type=Path, help="a scratch folder that is kept, and used again")
     parser.add_argument("--json", type=Path, help="file for every command and what came of it")
     options = parser.parse_args()
@@ -418,11 +487,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         world = World((options.folder or Path(made)).absolute())
         world.build()
+        beside = [
+            world.start("sandbox", "serve", "--listen", f"127.0.0.1:{world.names['sandbox_port']}"),
+            world.start("serve", "my-model", "--port", world.names["serve_port"]),
+        ]
         done: dict[str, Outcome] = {}
         outcomes = []
         # Those that take minutes come last.
         for command in sorted(all_commands(), key=lambda command: "tasks make" in command.text):
-            if options.only not in f"{command.page} {command.text}":
+            if not any(part in f"{command.page} {command.text}" for part in options.only.split(",")):
                 continue
             if (before := done.get(command.text)) is None:
                 before = done[command.text] = decide(command, world)()
@@ -430,6 +503,9 @@ def main() -> int:
                 if before.state == "failed":
                     print(f"    {before.how}\n    {before.said.strip()[-400:]}", flush=True)
             outcomes.append(Outcome(command, before.state, before.how, before.seconds, before.said))
+        for pid in beside:
+            os.killpg(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
     print(report(outcomes))
     if options.json:
         rows = [{"page": o.command.page, "command": o.command.text, "state": o.state, "how": o.how} for o in outcomes]

@@ -22,7 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from small_repository import write_repository
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.doors.small_repository import write_repository
 
 PAGES = [Path(__file__).parents[2] / "docs" / "start" / f"{name}.md" for name in ("my-repositories", "my-model")]
 MOST_COMMANDS = 8  # of a page

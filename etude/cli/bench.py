@@ -100,8 +100,9 @@ def _recipe(model: str, policy: str, named: str, words: list[str], tasks: Path |
     from etude.core import recipe as recipes
     from etude.core.errors import EtudeError
     from etude.core.run_files import run_of
-    from etude.pipeline.find_model import recipe_of
-    from etude.policies.table import needs_no_model
+    from etude.model.checkpoint.directory import read_config
+    from etude.pipeline.find_model import find_model, recipe_of
+    from etude.policies.table import is_hosted, needs_no_model
 
     if not model and not policy:
         raise EtudeError("say what to benchmark: a model (etude bench runs/quickstart) or --policy reference")
@@ -113,11 +114,14 @@ def _recipe(model: str, policy: str, named: str, words: list[str], tasks: Path |
     if named or (policy and not model and needs_no_model(policy)):
         return recipes.load(named or None, words)
     found = recipe_of(Path(model or policy), words)
+    if run_of(Path(model or policy)) is not None:
+        return found
+    # A model that comes with no recipe: the defaults of engine, harness and model were not made for each other.
     context = found.harness.limits.context_tokens
-    # A model that comes with no recipe: the defaults of engine and harness were not made for each other.
-    if run_of(Path(model or policy)) is None and found.engine.max_length < context:
-        found = recipe_of(Path(model or policy), [f"engine.max_length={context}", *words])
-    return found
+    if not is_hosted(policy or model):
+        context = min(context, read_config(find_model(Path(policy or model))).max_position_embeddings)
+    fitting = [f"harness.limits.context_tokens={context}", f"engine.max_length={max(context, found.engine.max_length)}"]
+    return recipe_of(Path(model or policy), [*fitting, *words])
 
 
 def _benchmark(

@@ -93,4 +93,6 @@ def test_a_model_without_a_run_takes_the_named_recipe_or_defaults_that_fit(tiny_
     assert named.bench.samples == 3
     bare = _recipe(str(model), "", "", [], None, "")
     assert bare.engine.max_length >= bare.harness.limits.context_tokens
+    positions = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    assert bare.harness.limits.context_tokens <= positions < recipes.load(None).harness.limits.context_tokens
     assert _recipe(str(model), "", "", ["engine.max_length=77"], None, "").engine.max_length == 77
