@@ -11,6 +11,7 @@ Reading order:
 - `local/`             Linux namespaces: launcher, init, root filesystem, confinement of programs, CRIU
 - `docker/`            containers of docker or podman
 - `remote/`            sandboxes of other machines: the server there, the client here, placement over several
+- `kubernetes/`        hosts of that kind as pods: made, replaced and found
 - `egress/`            the one way out of a sandbox with an allow-list of hosts: a proxy on its loopback
 - `serve.py`           `etude sandbox serve`: a backend of this machine behind that server
 - `plain/`             the weaker backend without isolation, asked for by name

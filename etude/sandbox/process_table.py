@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessRow(NamedTuple):
@@ -55,6 +57,30 @@ def with_descendants(first: Iterable[int], below: dict[int, list[int]]) -> list[
         found.append(pid)
         waiting += below.get(pid, [])
     return found
+
+
+def threads(pid: int) -> list[str]:
+    """The numbers of its threads; none where it has ended."""
+    with suppress(OSError):
+        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - as above
+    return []
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that it holds, shared pages in full."""
+    with suppress(OSError, IndexError):
+        # The second field of statm is the resident set, in pages.
+        return int(read(f"/proc/{pid}/statm").split()[1]) * _PAGE
+    return 0
+
+
+def share(pid: int) -> int:
+    """The same with shared pages divided among those who share them; dearer to read."""
+    with suppress(OSError):
+        for line in read(f"/proc/{pid}/smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def read(path: str) -> bytes:

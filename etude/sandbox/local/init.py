@@ -34,7 +34,6 @@ from etude.sandbox.store.packed_changes import pack
 _DEATH_SECONDS: Final = 5.0  # for killed processes to be gone
 _WATCH_SECONDS: Final = 0.05  # between two looks at the memory, where no cgroup holds it
 _CLOSE_SECONDS: Final = 0.01  # the same once a quarter of it is taken: the rest can be gone in 50 ms
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 Preloaded = Mapping[str, Callable[[], None]]  # modules that the launcher has loaded, by name: their `main`
@@ -221,7 +220,7 @@ class Init:
         if _sockets_with_a_path():
             return self._refuse("a program has a Unix socket with a path, which CRIU looks for outside of its root")
         # Threads take numbers of the pid namespace too.
-        numbers = [int(thread) for row in everything for thread in _threads(row.pid)]
+        numbers = [int(thread) for row in everything for thread in process_table.threads(row.pid)]
         return {"programs": found, "highest": max(numbers)}
 
     def _refuse(self, reason: str) -> dict[str, Any]:
@@ -347,14 +346,14 @@ class Init:
         """Where no cgroup counts: end everything once its processes together hold more than the limit."""
         # Process 1 is this one, which the limit is not about.
         pids = [row.pid for row in processes() if row.pid != 1]
-        held = sum(_resident(pid) for pid in pids)
+        held = sum(process_table.resident(pid) for pid in pids)
         self._watch_seconds = _CLOSE_SECONDS if held > self._confinement.limits.memory / 4 else _WATCH_SECONDS
         if held <= self._confinement.limits.memory:
             return
         if (
             # Resident memory counts a page once for each process that shares it, so forks of one program look too
             # large.
-            sum(_share(pid) for pid in pids) <= self._confinement.limits.memory
+            sum(process_table.share(pid) for pid in pids) <= self._confinement.limits.memory
         ):  # dearer to ask: pages held in common count once
             return
         for program in self._live.values():
@@ -484,24 +483,3 @@ def _sockets_with_a_path() -> bool:
     with open("/proc/net/unix", "rb") as file:  # noqa: PTH123 - beside its kind
         # Names that start with @ are abstract ones, which have no path.
         return any(len(fields) > 7 and fields[7][:1] != b"@" for fields in list(map(bytes.split, file))[1:])
-
-
-def _threads(pid: int) -> list[str]:
-    with suppress(OSError):
-        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - beside its kind
-    return []
-
-
-def _resident(pid: int) -> int:
-    with suppress(OSError, IndexError):
-        # The second field of statm is the resident set, in pages.
-        return int(process_table.read(f"/proc/{pid}/statm").split()[1]) * _PAGE
-    return 0
-
-
-def _share(pid: int) -> int:
-    with suppress(OSError):
-        for line in process_table.read(f"/proc/{pid}/smaps_rollup").splitlines():
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0

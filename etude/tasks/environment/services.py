@@ -89,10 +89,16 @@ async def serve(sandbox: Sandbox, services: Sequence[Service], python: str) -> N
     await process.send(Path(inside.__file__).read_bytes())
     await process.close_stdin()
     ends = time.monotonic() + SECONDS + _GRACE
-    while not process.output()[0]:
+    complaint = b""
+    while True:
+        # What it complains of may come before it ends: each look takes what was written since the last.
+        listening, more = process.output()
+        complaint += more
+        if listening:
+            return
         ended = await process.wait(0.02)
         if ended is not None:
-            said = ended.stderr.decode(errors="replace").strip().splitlines()
+            said = (complaint + ended.stderr).decode(errors="replace").strip().splitlines()
             raise ServiceFailure(said[-1][:500] if said else f"the services ended with {ended.code}")
         if time.monotonic() > ends:
             raise ServiceFailure(f"the services were not started within {SECONDS + _GRACE:g} s")
