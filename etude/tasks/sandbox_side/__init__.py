@@ -7,7 +7,7 @@ child of it that runs tests), `child_output`, `tests_in_memory` (tests that are 
 `repository_suite` (its own suite in its environment), `recorder` (values that tests without answers record),
 `pytest_suite_run` (a run of it that is no grade), `function_tracing` (which functions each test reaches),
 `detect_source_reading` (code that examples may not read), `code_copies` (copies that they may not ask), `watcher`
-(what tested code does while tests run, for the monitor) and `start_services`. For tests of JavaScript: `node_tests` (test files, each in a process of its own),
-`report.cjs` (what is loaded into that) and `node_suite_run` (a run that is no grade). `rehearsal` is run before any of
-them is forked.
+(what tested code does while tests run, for the monitor) and `start_services`. For tests of JavaScript: `node_tests`
+(test files, each in a process of its own), `report.cjs` (what is loaded into that) and `node_suite_run` (a run that
+is no grade). `rehearsal` is run before any of them is forked.
 """
