@@ -42,7 +42,16 @@ from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.doors.page_commands import ROOT, Command, Incomplete, all_commands, context_of, named, words_of
+from benchmarks.doors.page_commands import (
+    ROOT,
+    Command,
+    Incomplete,
+    all_commands,
+    context_of,
+    is_mention,
+    named,
+    words_of,
+)
 from benchmarks.doors.run_pages import PAGES as TRANSCRIPTS
 from benchmarks.doors.run_pages import page_commands as transcript
 from benchmarks.doors.small_repository import write_repository
@@ -190,10 +199,17 @@ class World:
         """The stand-ins; what is there already is kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
         here = self.folder
-        for made in ("out", "katas", "new"):  # by commands of an earlier time
+        for made in ("out", "katas", "new", "OUT"):  # by commands of an earlier time
             shutil.rmtree(here / made, ignore_errors=True)
         if not (here / "shop").exists():
             write_repository(here / "shop")
+        if not (here / "history").exists():  # a file that changed several times
+            git = ["git", "-C", str(here / "history"), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+            subprocess.run(["git", "init", "-q", str(here / "history")], check=True, timeout=60)
+            for number in range(4):
+                (here / "history/a.py").write_text(f"def f(x):\n    return x + {number}\n")
+                subprocess.run([*git, "add", "-A"], check=True, timeout=60)
+                subprocess.run([*git, "commit", "-q", "-m", f"Change {number}"], check=True, timeout=60)
         (here / "toy.toml").write_text(TOY)
         mine = (ROOT / "examples/own_algorithm.py").read_text()
         (here / "mine.py").write_text(f"{mine}\n\nMine = Rare\n")
@@ -276,7 +292,7 @@ def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
         "--train-only",
     )  # what a command writes has the name that the page gives it
     before = [*words[:1], *words]
-    own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {}
+    own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {"~/src/mine": "history"}
     own = {"DIR": "new/model"} if words[:2] == ["model", "init"] else own
     return [
         word if at < depth or before[at] in made else own.get(word) or stand_in(word, names)
@@ -376,7 +392,7 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
             context_of(given)
         except Incomplete as lacking:
             named(words)
-            if len([word for word in words if word.startswith("-") or "=" in word]) > 1 or len(words) > 3:
+            if not is_mention(words):
                 return Outcome(command, "failed", "parsed", said=str(lacking))
             return Outcome(command, "named", "the command is there")
     except ValueError as error:
