@@ -77,6 +77,13 @@ sources = [{ use = "stdlib", weight = 0.3 }, { use = "katas", weight = 0.7, coun
 max_bytes = 120_000
 """
 WITH_THEIR_PAGE = {line for page in TRANSCRIPTS for line in transcript(page)}
+RULE = """from etude.audit.base import Detector
+
+
+class Mine(Detector):
+    def look(self, evidence):
+        yield from ()
+"""
 # What a page calls by a name of the reader's, and what stands for it here.
 STAND_INS = {
     r"(?:TASK|tasks/attrs/TASK|tasks/(?:qs|attrs)/[\w-]+-deletion-\w+)": "{task}",
@@ -102,11 +109,12 @@ STAND_INS = {
 # The same name stands for other things in these commands.
 OWN_STAND_INS = {
     "grade": {"DIR": "workspace", "FOLDER": "workspace"},
-    "audit": {"DIR": "saved"},
+    "audit": {"DIR": "saved", "./mine.py:Mine": "./rule.py:Mine"},
     "regrade": {"DIR": "saved"},
     "export": {"DIR": "saved"},
     "tasks": {"DIR": "out/katas"},
     "bench": {"DIR": "tasks/shop"},
+    "rollout": {"DIR": "{task}"},
 }
 
 
@@ -213,6 +221,7 @@ class World:
         (here / "toy.toml").write_text(TOY)
         mine = (ROOT / "examples/own_algorithm.py").read_text()
         (here / "mine.py").write_text(f"{mine}\n\nMine = Rare\n")
+        (here / "rule.py").write_text(RULE)
         (here / "mine.toml").write_text(TOY)
         shutil.copytree(ROOT / "examples", here / "examples", dirs_exist_ok=True)
         if not (here / "runs/quickstart/report.html").exists():
@@ -295,7 +304,11 @@ def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
     own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {"~/src/mine": "history"}
     own = {"DIR": "new/model"} if words[:2] == ["model", "init"] else own
     return [
-        word if at < depth or before[at] in made else own.get(word) or stand_in(word, names)
+        word
+        if at < depth or before[at] in made
+        else own[word].format(**names)
+        if word in own
+        else stand_in(word, names)
         for at, word in enumerate(words)
     ]
 
@@ -314,7 +327,7 @@ NOT_RUN = [
     (r"--lend ", "needs a run that is under way elsewhere: tests/rl/test_rl_elastic.py lends an engine to one"),
     (r"npm:", "needs the index of npm: tests/forge/languages has JavaScript from local archives"),
     (r"--sandbox docker", "needs docker, which is not everywhere: tests/sandbox/docker"),
-    (r"etude tasks ladder", "downloads three packages, an hour: tests/forge/ladder"),
+    (r"etude tasks ladder \w", "downloads three packages, an hour: tests/forge/ladder"),
     (r"etude study run|studies/run_many", "an hour for each arm and seed"),
     (
         r"https?://host/|openai:http|--policy http",
@@ -322,6 +335,16 @@ NOT_RUN = [
     ),
     (r"use=.(?:wandb|tensorboard|trackio)", "needs its extra: tests/core/sinks"),
     (r"cluster\.engine=vllm", "needs vLLM's environment: tests/cluster/test_vllm.py"),
+    (r"etude tasks combine", "needs pairs of made tasks, which katas are not: tests/forge/curriculum/test_combine.py"),
+    (r"etude tasks import \w", "needs rows of a data set: tests/tasks/test_swe_rows.py"),
+    (
+        r"--from lost_default",
+        "an origin that its page lets the reader write: tests/forge/origins/test_add_an_origin.py",
+    ),
+    (
+        r"--from docstrings",
+        "needs docstrings with examples, which the small repository lacks: tests/forge/origins/docstrings",
+    ),
     (r"--install-completion", "writes into the shell of whoever types it"),
     (r"etude study add", "needs results of another machine: tests/bench/studies"),
     (r"--tracker", "the same as the line before it with one origin more, minutes"),
