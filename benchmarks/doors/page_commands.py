@@ -90,6 +90,11 @@ def context_of(words: list[str]) -> Any:
         raise kind(error.format_message()) from None
 
 
+def is_mention(words: list[str]) -> bool:
+    """Short enough to be the name of a command in a sentence: `etude tasks make`, `etude audit --quarantine`."""
+    return len(words) <= 3 and sum(word.startswith("-") or "=" in word for word in words) <= 1
+
+
 def named(words: list[str]) -> None:
     """Raises where a mention (`etude tasks make`, `etude rl|sft nano`) names a command that is not there."""
     command: Any = _program()

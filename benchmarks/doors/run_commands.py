@@ -42,7 +42,16 @@ from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.doors.page_commands import ROOT, Command, Incomplete, all_commands, context_of, named, words_of
+from benchmarks.doors.page_commands import (
+    ROOT,
+    Command,
+    Incomplete,
+    all_commands,
+    context_of,
+    is_mention,
+    named,
+    words_of,
+)
 from benchmarks.doors.run_pages import PAGES as TRANSCRIPTS
 from benchmarks.doors.run_pages import page_commands as transcript
 from benchmarks.doors.small_repository import write_repository
@@ -68,6 +77,13 @@ sources = [{ use = "stdlib", weight = 0.3 }, { use = "katas", weight = 0.7, coun
 max_bytes = 120_000
 """
 WITH_THEIR_PAGE = {line for page in TRANSCRIPTS for line in transcript(page)}
+RULE = """from etude.audit.base import Detector
+
+
+class Mine(Detector):
+    def look(self, evidence):
+        yield from ()
+"""
 # What a page calls by a name of the reader's, and what stands for it here.
 STAND_INS = {
     r"(?:TASK|tasks/attrs/TASK|tasks/(?:qs|attrs)/[\w-]+-deletion-\w+)": "{task}",
@@ -93,11 +109,12 @@ STAND_INS = {
 # The same name stands for other things in these commands.
 OWN_STAND_INS = {
     "grade": {"DIR": "workspace", "FOLDER": "workspace"},
-    "audit": {"DIR": "saved"},
+    "audit": {"DIR": "saved", "./mine.py:Mine": "./rule.py:Mine"},
     "regrade": {"DIR": "saved"},
     "export": {"DIR": "saved"},
     "tasks": {"DIR": "out/katas"},
     "bench": {"DIR": "tasks/shop"},
+    "rollout": {"DIR": "{task}"},
 }
 
 
@@ -190,13 +207,21 @@ class World:
         """The stand-ins; what is there already is kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
         here = self.folder
-        for made in ("out", "katas", "new"):  # by commands of an earlier time
+        for made in ("out", "katas", "new", "OUT", "saved", "tasks/again"):  # by commands of an earlier time
             shutil.rmtree(here / made, ignore_errors=True)
         if not (here / "shop").exists():
             write_repository(here / "shop")
+        if not (here / "history").exists():  # a file that changed several times
+            git = ["git", "-C", str(here / "history"), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+            subprocess.run(["git", "init", "-q", str(here / "history")], check=True, timeout=60)
+            for number in range(4):
+                (here / "history/a.py").write_text(f"def f(x):\n    return x + {number}\n")
+                subprocess.run([*git, "add", "-A"], check=True, timeout=60)
+                subprocess.run([*git, "commit", "-q", "-m", f"Change {number}"], check=True, timeout=60)
         (here / "toy.toml").write_text(TOY)
         mine = (ROOT / "examples/own_algorithm.py").read_text()
         (here / "mine.py").write_text(f"{mine}\n\nMine = Rare\n")
+        (here / "rule.py").write_text(RULE)
         (here / "mine.toml").write_text(TOY)
         shutil.copytree(ROOT / "examples", here / "examples", dirs_exist_ok=True)
         if not (here / "runs/quickstart/report.html").exists():
@@ -208,8 +233,8 @@ class World:
                 self._must("tasks", "katas", "tasks/shop", "--count", "3", "--levels", "1", "--split", split)
                 (here / f"{split}.done").touch()
         self.names["task"] = f"tasks/shop/{min(p.name for p in (here / 'tasks/shop').iterdir() if p.is_dir())}"
-        if not (here / "saved").exists():
-            self._must("rollout", self.names["task"], "--policy", "reference", "--save", "saved")
+        self._must("rollout", self.names["task"], "--policy", "reference", "--save", "saved")
+        shutil.copytree(here / "tasks/shop", here / "tasks/again")
         if not (here / "workspace").exists():
             shutil.copytree(here / self.names["task"] / "environment" / "workspace", here / "workspace")
             shutil.copytree(here / self.names["task"] / "solution" / "files", here / "workspace", dirs_exist_ok=True)
@@ -276,10 +301,16 @@ def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
         "--train-only",
     )  # what a command writes has the name that the page gives it
     before = [*words[:1], *words]
-    own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {}
+    own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {"~/src/mine": "history"}
+    if words[:2] == ["tasks", "split"]:  # it changes the tasks
+        own = dict.fromkeys(words[2:], "tasks/again")
     own = {"DIR": "new/model"} if words[:2] == ["model", "init"] else own
     return [
-        word if at < depth or before[at] in made else own.get(word) or stand_in(word, names)
+        word
+        if at < depth or before[at] in made
+        else own[word].format(**names)
+        if word in own
+        else stand_in(word, names)
         for at, word in enumerate(words)
     ]
 
@@ -298,7 +329,7 @@ NOT_RUN = [
     (r"--lend ", "needs a run that is under way elsewhere: tests/rl/test_rl_elastic.py lends an engine to one"),
     (r"npm:", "needs the index of npm: tests/forge/languages has JavaScript from local archives"),
     (r"--sandbox docker", "needs docker, which is not everywhere: tests/sandbox/docker"),
-    (r"etude tasks ladder", "downloads three packages, an hour: tests/forge/ladder"),
+    (r"etude tasks ladder \w", "downloads three packages, an hour: tests/forge/ladder"),
     (r"etude study run|studies/run_many", "an hour for each arm and seed"),
     (
         r"https?://host/|openai:http|--policy http",
@@ -306,6 +337,17 @@ NOT_RUN = [
     ),
     (r"use=.(?:wandb|tensorboard|trackio)", "needs its extra: tests/core/sinks"),
     (r"cluster\.engine=vllm", "needs vLLM's environment: tests/cluster/test_vllm.py"),
+    (r"etude tasks combine", "needs pairs of made tasks, which katas are not: tests/forge/curriculum/test_combine.py"),
+    (r"etude tasks import \w", "needs rows of a data set: tests/tasks/test_swe_rows.py"),
+    (
+        r"--from lost_default",
+        "an origin that its page lets the reader write: tests/forge/origins/test_add_an_origin.py",
+    ),
+    (
+        r"--from docstrings",
+        "needs docstrings with examples, which the small repository lacks: tests/forge/origins/docstrings",
+    ),
+    (r"--policy attack:alias", "an attack on tasks of refactoring, which katas are not: tests/forge/gates"),
     (r"--install-completion", "writes into the shell of whoever types it"),
     (r"etude study add", "needs results of another machine: tests/bench/studies"),
     (r"--tracker", "the same as the line before it with one origin more, minutes"),
@@ -376,7 +418,7 @@ def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
             context_of(given)
         except Incomplete as lacking:
             named(words)
-            if len([word for word in words if word.startswith("-") or "=" in word]) > 1 or len(words) > 3:
+            if not is_mention(words):
                 return Outcome(command, "failed", "parsed", said=str(lacking))
             return Outcome(command, "named", "the command is there")
     except ValueError as error:
