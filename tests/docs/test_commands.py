@@ -22,7 +22,7 @@ from benchmarks.doors.page_commands import (
     page_commands,
     words_of,
 )
-from benchmarks.doors.run_commands import STAGES, planned, stand_ins
+from benchmarks.doors.stand_ins import STAGES, planned, stand_ins
 from etude.core import recipe as recipes
 from tests.conftest import Command
 
