@@ -76,7 +76,10 @@ def process_tag(pid: int) -> str:
 
 
 def tag_is_dead(tag: str) -> bool:
-    """Surely gone. A process that another container numbered cannot be seen from here and counts as alive."""
+    """Surely gone. A process that another container numbered cannot be seen from here and counts as alive.
+
+    A zombie is gone: where process 1 of a container reaps nobody, a killed process stays one for as long as that runs.
+    """
     pid, started, boot, numbering = tag.split(".")
     # The start time is compared as well: the kernel gives the numbers of dead processes to new ones.
     return boot != _boot() or (numbering == _numbering() and _started(int(pid)) != started)
@@ -85,9 +88,10 @@ def tag_is_dead(tag: str) -> bool:
 def _started(pid: int) -> str:
     try:
         # The name in field 2 may hold anything, so count from its closing bracket.
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return "gone"
+    return "gone" if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
 def _boot() -> str:
