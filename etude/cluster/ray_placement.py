@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -407,4 +407,6 @@ async def _answer(reference: Any, seconds: float) -> str:
 
 
 def _line(failed: BaseException) -> str:
+    if isinstance(failed, RayTaskError) and failed.cause is not None:  # its own text begins with a traceback
+        failed = failed.cause
     return str(failed).strip().partition("\n")[0] or type(failed).__name__

@@ -103,12 +103,14 @@ class Folder:
         _remove_abandoned()
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=_place()))
-            self._lock = os.open(self.path, os.O_RDONLY)
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self.path.exists():
-                    break
-            os.close(self._lock)  # somebody took it for abandoned before it was locked
+            # Until it is locked, another process that starts a child may take it for abandoned and remove it.
+            with contextlib.suppress(FileNotFoundError):
+                self._lock = os.open(self.path, os.O_RDONLY)
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if self.path.exists():
+                        break
+                os.close(self._lock)
 
     @property
     def socket(self) -> Path:
@@ -144,7 +146,10 @@ async def start(
     many seconds. It has the variables of `environment` and the working directory `place`. `on_start`
     hears of the process before it is ready.
     """
-    folder = Folder(name)
+    try:
+        folder = Folder(name)
+    except OSError as refused:
+        raise EtudeError(f"the {name} process cannot be started without a temporary folder: {refused}") from None
     log = log or folder.path / f"{name}.log"
     own = ["--socket", str(socket or folder.socket), "--parent", str(os.getpid()), "--folder", str(folder.path)]
     if announced is not None:

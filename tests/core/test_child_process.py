@@ -178,6 +178,27 @@ def test_what_is_left_when_all_are_killed_goes_at_the_next_start(tmp_path: Path,
     second.remove()
 
 
+def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = list[Path](), tempfile.mkdtemp
+
+    def taken_once(**options: Any) -> str:
+        made.append(Path(make(**options)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", taken_once)
+    folder = child.Folder("sleeper")
+    assert folder.path == made[1]
+    folder.remove()
+
+
+def test_no_room_for_a_temporary_folder_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "gone"))
+    with pytest.raises(EtudeError, match="the sleeper process cannot be started without a temporary folder: "):
+        run(child.start("sleeper", "small_child", [], ready="ready"))
+
+
 def test_a_socket_is_for_this_user_alone_and_never_replaces_a_file(place: Path) -> None:
     folder = child.Folder("sleeper")
     child.listen(folder.socket).close()
