@@ -7,6 +7,7 @@ and sent back to one.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -125,7 +126,10 @@ def _train(
         if saved is None:
             run.log(stage, 0, **evaluate())
     elif every and settings.model and saved is None:
-        run.log(stage, 0, **evaluate())
+        found = evaluate()
+        run.log(stage, 0, **found)
+        if said := wrong_tokenizer(found["held_out_loss"], learner.decoder.config.vocab_size):
+            run.say(f"{stage}: {said}")
     return loop.train(
         run,
         stage,
@@ -136,6 +140,20 @@ def _train(
         eval_every=every,
         evaluate=evaluate if every else None,
         seconds=settings.seconds,
+    )
+
+
+def wrong_tokenizer(loss: float, vocabulary: int) -> str:
+    """A sentence where a model that was brought predicts text no better than by guessing; empty otherwise.
+
+    A tokenizer of the right size with other ids cannot be told from the right one before that.
+    """
+    guess = math.log(vocabulary)
+    if loss < guess:
+        return ""
+    return (
+        f"the model begins with a held-out loss of {loss:.2f}, no better than guessing among {vocabulary} ids "
+        f"({guess:.2f}): its tokenizer.json is that of another model, or its weights are random"
     )
 
 

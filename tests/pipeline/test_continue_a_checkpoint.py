@@ -15,6 +15,7 @@ from etude.core.errors import EtudeError
 from etude.core.run_files import read_metrics
 from etude.corpus.manifest import load_manifest
 from etude.corpus.mix import Mix
+from etude.learn.pretrain import wrong_tokenizer
 from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -84,6 +85,20 @@ def test_private_code_is_measured_at_every_evaluation_and_never_trained_on(tiny:
     scores = tested.score([ScoredText(piece, 1) for piece in taken])
     loss = -sum(float(part.sum()) for part in scores) / sum(len(piece) - 1 for piece in taken)
     assert rows[-1]["held_out_loss_private"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_a_model_that_guesses_its_text_is_said_to_have_another_tokenizer(
+    tiny: Path, brought: Path, tmp_path: Path
+) -> None:
+    sure = shutil.copytree(brought, tmp_path / "sure")
+    decoder = load_model(brought)
+    decoder.lm_head.weight.data.mul_(100)  # sure of itself, and wrong: as with ids of another tokenizer
+    save_model(sure, decoder)
+    settings = [f"pretrain.model={sure}", "pretrain.steps=1", "pretrain.eval_every=1", "pretrain.eval_tokens=256"]
+    execute("pretrain", recipes.load(str(tiny), settings), tmp_path / "run")
+    said = (tmp_path / "run" / "log").read_text()
+    assert "its tokenizer.json is that of another model, or its weights are random" in said
+    assert not wrong_tokenizer(3.0, 1024)
 
 
 def test_adapters_leave_the_rest_as_it_came(tiny: Path, brought: Path, tmp_path: Path) -> None:
