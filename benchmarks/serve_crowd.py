@@ -59,12 +59,15 @@ class Crowd:
             (self.look, 2),
         ]
 
-    async def run(self, clients: int, seconds: float) -> None:
+    async def run(self, clients: int, seconds: float, least: int = 0) -> None:
+        """For so long, and until each client has asked at least so often."""
         end = time.monotonic() + seconds
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=180)
         async with aiohttp.ClientSession(self.server.address, connector=connector, timeout=timeout) as http:
-            await asyncio.gather(*(self.client(http, random.Random(f"{self.seed} {i}"), end) for i in range(clients)))
+            await asyncio.gather(
+                *(self.client(http, random.Random(f"{self.seed} {i}"), end, least) for i in range(clients))
+            )
 
     async def fill(self, clients: int) -> None:
         """As many large bodies at once as ever come."""
@@ -72,9 +75,11 @@ class Crowd:
             chance = random.Random(self.seed)
             await asyncio.gather(*(self.large_in_chunks(http, chance) for _ in range(min(clients, 32))))
 
-    async def client(self, http: aiohttp.ClientSession, chance: random.Random, end: float) -> None:
+    async def client(self, http: aiohttp.ClientSession, chance: random.Random, end: float, least: int) -> None:
         works, weights = zip(*self.manners, strict=True)
-        while time.monotonic() < end:
+        done = 0
+        while time.monotonic() < end or done < least:
+            done += 1
             work = chance.choices(works, weights)[0]
             self.report.counts[work.__name__] += 1
             try:

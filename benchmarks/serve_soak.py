@@ -109,8 +109,10 @@ def soak(
     count: int = 40,
     model: Path | None = None,
     schema: bool = True,
+    least: int = 0,
 ) -> dict[str, Any]:
-    """All of it; what did not hold stands under `problems`. `model` is one that `train_tiny` has made."""
+    """All of it; what did not hold stands under `problems`. `model` is one that `train_tiny` has made; each
+    client asks at least `least` times in each of the four parts, however slow the machine is."""
     if model is None:
         model = folder / "model"
         train_tiny(model)
@@ -126,7 +128,7 @@ def soak(
         for part, length in enumerate([first] + [(seconds - first) / 3] * 3):
             crowd.seed = seed + part
             with fuzzing(server, length * 0.9, fuzzed) if schema else contextlib.nullcontext():
-                asyncio.run(crowd.run(clients, length))
+                asyncio.run(crowd.run(clients, length, least))
             readings.append(asyncio.run(settled(server)))
         report.problems += fuzzed.get("problems", [])
         if asyncio.run(ask_quietly(server, asked)) != known:

@@ -22,7 +22,7 @@ from redteam.leaks import probe_program
 
 # The first one that works: an interpreter may be there without its library.
 INTERPRETER = "$(for one in python python3 /opt/env/bin/python; do $one -c 0 2>/dev/null && echo $one && break; done)"
-SECONDS = 100.0  # for one search
+SECONDS = 100.0  # of the processor, for one search
 GRACE = 100  # seconds more until it is stopped: it has to come back from what it reads, and write
 
 

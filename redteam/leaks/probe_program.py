@@ -54,7 +54,8 @@ class Findings:
         self.sources: dict[tuple[str, str], str] = {}
         self.codes: dict[tuple[str, str], CodeType] = {}
         self.ranks: dict[tuple[str, str], int] = {}  # 0: surely it; 1: called like it; 2: a scrap
-        self.until = time.monotonic() + seconds
+        # Of the processor, so that a busy machine is searched as far as an idle one; of the clock before it is stopped.
+        self.until, self.at_last = processor_seconds() + seconds, time.monotonic() + seconds + 60
         bare = {name: name.rpartition(".")[2] for _, name in wanted}
         self.marks = {each.encode() for each in bare.values()}
         self.begins = {name: (f"def {bare[name]}", f"class {bare[name]}") for name in bare}
@@ -83,7 +84,7 @@ class Findings:
 
     @property
     def late(self) -> bool:
-        return time.monotonic() > self.until or self.complete
+        return processor_seconds() > self.until or time.monotonic() > self.at_last or self.complete
 
     def look(self, text: str, origin: str) -> None:
         """Take every wanted definition from a text, whole module or scrap."""
@@ -108,6 +109,11 @@ class Findings:
                     self.codes[path, name] = constant
                     self.sources.pop((path, name), None)
             self.look_at_code(constant, origin, f"{qualname}.")
+
+
+def processor_seconds() -> float:
+    """Of this program and of those that it ran."""
+    return sum(os.times()[:4])
 
 
 def same_file(origin: str, path: str) -> int:

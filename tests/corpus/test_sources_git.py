@@ -19,7 +19,7 @@ PLAIN = {
 def git(root, *argv, check=True):
     environment = {"PATH": os.environ["PATH"], "HOME": str(root), **PLAIN}
     done = subprocess.run(
-        ["git", *argv], cwd=root, env=environment, capture_output=True, text=True, check=check, timeout=20
+        ["git", *argv], cwd=root, env=environment, capture_output=True, text=True, check=check, timeout=120
     )
     return done.stdout.strip()
 

@@ -248,7 +248,7 @@ def test_a_prompt_that_does_not_fit_is_no_score(agent: Any, script: Any) -> None
 def test_the_time_limit(agent: Any, script: Any, say_call: Any) -> None:
     policy = script(agent.dialect, [say_call("run", command="sleep 30")])
     trajectory = agent.play(policy, limits=AgentLimits(seconds=0.3))
-    assert trajectory.stop == "time" and trajectory.seconds < 5
+    assert trajectory.stop == "time" and trajectory.seconds < 25
     assert trajectory.entries[-1].error == "Timeout"
 
 
@@ -258,16 +258,16 @@ def test_waiting_for_samples_takes_nothing_of_the_time_limit(agent: Any, script:
             self.policy = policy
 
         async def sample(self, context: Context, sampling: Sampling) -> Sample:
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.4)
             return await self.policy.sample(context, sampling)  # type: ignore[no-any-return]
 
     turns = [say_call("read", path="calc.py"), say_call("read", path="calc.py"), Assistant(final="ok")]
-    trajectory = agent.play(Queued(script(agent.dialect, turns)), limits=AgentLimits(seconds=0.3))
-    assert trajectory.stop == "final" and trajectory.seconds > 0.4
+    trajectory = agent.play(Queued(script(agent.dialect, turns)), limits=AgentLimits(seconds=1.0))
+    assert trajectory.stop == "final" and trajectory.seconds > 1.1
 
 
 def test_tools_have_more_time_on_a_busy_machine(agent: Any, script: Any, say_call: Any, monkeypatch: Any) -> None:
-    for load, stop in ((1.0, "time"), (6.0, "final")):
+    for load, stop in ((1.0, "time"), (240.0, "final")):
         monkeypatch.setattr(ToolContext, "slowdown", lambda self, load=load: load)
         policy = script(agent.dialect, [say_call("run", command="sleep 0.5"), Assistant(final="ok")])
         assert agent.play(policy, limits=AgentLimits(seconds=0.25)).stop == stop

@@ -544,7 +544,7 @@ def test_calls_that_only_read_run_at_the_same_time(bench: Bench) -> None:
         most = max(most, running)
         if running == 3:
             gate.set()
-        await asyncio.wait_for(gate.wait(), 5)
+        await asyncio.wait_for(gate.wait(), 60)
         return Observation(str(arguments))
 
     bench.tools["probe"] = Probe(wait)

@@ -128,7 +128,7 @@ async def steps(dispatcher: Dispatcher, count: int) -> list[list[int]]:
     while len(taken) < count and not dispatcher.over:
         dispatcher.changed.clear()
         if (groups := dispatcher.take()) is None:
-            await asyncio.wait_for(dispatcher.changed.wait(), 5)
+            await asyncio.wait_for(dispatcher.changed.wait(), 60)
             continue
         taken.append([group.number for group in groups])
         dispatcher.publish(len(taken))
@@ -139,7 +139,7 @@ def run_steps(stage: Stage, count: int) -> tuple[list[list[int]], Dispatcher]:
     async def work() -> tuple[list[list[int]], Dispatcher]:
         async with asyncio.TaskGroup() as tasks:
             dispatcher = stage.dispatcher(tasks)
-            taken = await asyncio.wait_for(steps(dispatcher, count), 20)
+            taken = await asyncio.wait_for(steps(dispatcher, count), 120)
             await dispatcher.stop()
             dispatcher.close()
         return taken, dispatcher

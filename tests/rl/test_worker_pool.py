@@ -38,7 +38,7 @@ from etude.rollout.turn_records import PART, RecordedPolicy, TurnRecords
 from etude.serve.messages import frames_path, read_generate, write_sample_frame
 from etude.tasks.format.task import Task
 
-SECONDS = 60.0
+SECONDS = 180.0
 VERSION = Version(0, 3)
 
 

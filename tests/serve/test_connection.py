@@ -33,7 +33,7 @@ NOT_HTTP = [
 ]
 EXPECTS = b"POST /generate HTTP/1.1\r\nHost: x\r\nExpect: wonders\r\nContent-Length: 0\r\n\r\n"
 UNFINISHED = [b"", b"GET /health HTT", b"GET /health HTTP/1.1\r\nHost: x\r\nX: "]
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 def connect(address: str) -> socket.socket:

@@ -79,7 +79,7 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
 )
 def test_a_template_that_runs_wild_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jinja, "MOST_STEPS", 20_000)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(EtudeError, match="runs wild"):
         write(source)
-    assert time.monotonic() - started < jinja.MOST_SECONDS
+    assert time.process_time() - started < jinja.MOST_SECONDS

@@ -258,12 +258,14 @@ class DockerSandbox(BackendSandbox):
     def _left(self) -> set[int]:
         """What runs beside init and the live programs, as the container numbers it."""
         facts = [found for pid in self._members() if (found := _process_facts(pid)) is not None]
-        inside = {host: own for host, own, _ in facts}
+        inside = {host: own for host, own, _, _ in facts}
         # The container's own numbers: `kill` runs inside, where the host's mean nothing.
-        above = {own: inside.get(parent, 0) for _, own, parent in facts}
+        above = {own: inside.get(parent, 0) for _, own, parent, _ in facts}
         # There is always one; whoever looks like it makes two.
-        keeper = next((own for host, own, _ in facts if above[own] == 1 and _is_keeper(host)), 0)
+        keeper = next((own for host, own, _, _ in facts if above[own] == 1 and _is_keeper(host)), 0)
         live = {keeper, *(process.pid for process in self._programs)}
+        # An orphan has nobody above it, but it is still in the session that a live program leads: nobody joins another.
+        above |= {own: session for _, own, _, session in facts if session in live and own != session}
 
         def belongs(pid: int) -> bool:
             seen = set()
@@ -429,8 +431,11 @@ def _is_keeper(pid: int) -> bool:
         return False
 
 
-def _process_facts(pid: int) -> tuple[int, int, int] | None:
-    """A process's number on the host and in its container, and its parent's on the host; None when it is dead."""
+def _process_facts(pid: int) -> tuple[int, int, int, int] | None:
+    """A process's number on the host and in its container, its parent's on the host, its session's in the container.
+
+    None when it is dead.
+    """
     try:
         text = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
@@ -439,4 +444,5 @@ def _process_facts(pid: int) -> tuple[int, int, int] | None:
     # A zombie holds nothing, and cannot be killed again.
     if facts["State"].split()[0] in "ZX":
         return None
-    return pid, int(facts["NSpid"].split()[-1]), int(facts["PPid"])
+    own, session = (int(facts[name].split()[-1]) for name in ("NSpid", "NSsid"))
+    return pid, own, int(facts["PPid"]), session

@@ -64,9 +64,9 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_with_its_reason(name: str) -> None:
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.process_time()
     found = list(unpack(BOMBS[name], "file.bin", SMALL))
-    seconds, (_, peak) = time.monotonic() - started, tracemalloc.get_traced_memory()
+    seconds, (_, peak) = time.process_time() - started, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     refused = [each for each in found if isinstance(each, Unsearchable)]
     assert refused and all(each.cause == "bomb" and each.why for each in refused)

@@ -102,7 +102,8 @@ class StubCluster:
         return web.json_response(found)
 
     def _start(self, name: str, body: dict[str, Any]) -> None:
-        place = f"127.0.0.{next(self._numbers)}"
+        # Of this process alone: pods have one port, and the tests may run twice on a machine.
+        place = f"127.{os.getpid() >> 8 & 127}.{os.getpid() & 255}.{next(self._numbers)}"
         container = body["spec"]["containers"][0]
         variables = {"POD_IP": place}
         for each in container["env"]:

@@ -67,13 +67,12 @@ def test_an_init_that_is_killed_fails_its_own_sandbox_only(tmp_path: Path) -> No
 
 
 def test_an_init_that_hangs_is_given_up_after_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_sandbox, "_ANSWER_SECONDS", 0.2)
-
     async def go() -> None:
         async with await LocalHost.open(Store(tmp_path)) as host:
             sandbox = await host.start(())
             (init,) = _children(host.launcher_pid)
             os.kill(init, signal.SIGSTOP)
+            monkeypatch.setattr(local_sandbox, "_ANSWER_SECONDS", 0.2)
             with pytest.raises(SandboxFailure, match=r"waited 0\.2 s for the answer to 'open'") as caught:
                 await sandbox.read("/etc/passwd")
             assert caught.value.cause == "deadline"
@@ -206,7 +205,7 @@ def test_the_weaker_backend_is_stamped_and_unknown_ones_are_refused(plain: Any, 
 
 
 def test_network_is_there_only_when_asked_for(local: Any) -> None:
-    code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5).close()"
+    code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 50).close()"
 
     async def go() -> None:
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)

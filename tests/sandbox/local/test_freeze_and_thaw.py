@@ -180,21 +180,21 @@ def test_all_programs_come_back_in_their_order_and_their_ends_are_told(local: An
             await shell.send(b"answer=42; cd src\necho up\n")
             python = await teachable(sandbox)
             ended = await sandbox.spawn(["true"])
-            await ended.wait(10)
+            await ended.wait(50)
             while b"up" not in shell.output()[0]:
                 await asyncio.sleep(0.01)
             assert sandbox.programs == (shell, python)
             frozen = await sandbox.freeze()
             assert shell.running
             await shell.send(b"exit 3\n")
-            assert (await shell.wait(10)).code == 3
+            assert (await shell.wait(50)).code == 3
         async with await local.host.thaw(frozen) as thawed:
             shell, python = thawed.programs
             await shell.send(b"echo $answer; cat module.py; exit $answer\n")
-            result = await shell.wait(10)
+            result = await shell.wait(50)
             assert (result.code, result.stdout) == (42, b"42\nVALUE = 1\n")
             await python.close_stdin()
-            assert (await python.wait(10)).code == 0
+            assert (await python.wait(50)).code == 0
             assert thawed.programs == ()
 
     local.run(go())
@@ -319,7 +319,7 @@ except BlockingIOError:
         async with thawed:
             assert await tell(back, fork_many) == "True"
             await back.send(b"more = bytearray(400 << 20)\n")
-            result = await back.wait(20)
+            result = await back.wait(50)
             assert result is not None
             assert (result.code, result.oom) == (-9, True)
 
@@ -337,9 +337,10 @@ def test_what_cannot_be_kept_is_refused_in_one_sentence_and_goes_on(local: Any) 
         async with await local.host.start([local.layer], network=True) as sandbox:
             await refused(sandbox, "network")
         async with await local.host.start([local.layer]) as sandbox:
-            run = asyncio.create_task(sandbox.run(["sleep", "0.5"]))
-            await asyncio.sleep(0.2)
+            run = asyncio.create_task(sandbox.run(["sh", "-c", "mkfifo go; read line < go"]))
+            await asyncio.sleep(0)  # it is asked for before the freeze
             await refused(sandbox, "a run is going on")
+            await sandbox.run(["sh", "-c", "until [ -p go ]; do :; done; echo > go"])
             assert (await run).ok
             process = await teachable(sandbox)
             await tell(process, "import os; file = open('/dev/shm/named', 'w')")
@@ -463,7 +464,7 @@ asyncio.run(main())
     environment = {**os.environ, "PYTHONPATH": str(Path(frozen_sandboxes.__file__).parents[3])}
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
     assert (ended.returncode, ended.stdout) == (-9, "True\n"), ended.stderr
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while left := _outside(f"{600 + os.getpid()}.25"):
         assert time.monotonic() < deadline, left
         time.sleep(0.02)

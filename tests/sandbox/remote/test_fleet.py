@@ -212,7 +212,7 @@ async def go():
     host = await RemoteHost.open(Path(sys.argv[2]), addresses=[sys.argv[1]], token=sys.argv[3])
     layer = host.store.add_files({"x": b"1"})
     for _ in range(3):
-        await (await host.start([layer])).spawn(["sleep", "86391.5"])
+        await (await host.start([layer])).spawn(["sleep", sys.argv[4]])
     print("ready", flush=True)
     await asyncio.sleep(600)
 
@@ -221,6 +221,9 @@ asyncio.run(go())
 
 
 def test_nothing_is_left_when_a_client_or_a_host_is_killed(tmp_path: Path) -> None:
+    # What their programs sleep for: numbers of this process alone.
+    of_client, of_first, of_second = (f"8639{number}.5{os.getpid()}" for number in (1, 2, 3))
+
     def start(code: str, *arguments: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
         assert process.stdout is not None
@@ -241,21 +244,21 @@ def test_nothing_is_left_when_a_client_or_a_host_is_killed(tmp_path: Path) -> No
 
     async def go() -> None:
         servers = [start(SERVER, str(tmp_path / name), str(tmp_path / f"{name}-store"), TOKEN) for name in "ab"]
-        client = start(CLIENT, str(tmp_path / "a"), str(tmp_path / "other"), TOKEN)
+        client = start(CLIENT, str(tmp_path / "a"), str(tmp_path / "other"), TOKEN, of_client)
         try:
-            await until(3, "86391.5")
+            await until(3, of_client)
             client.send_signal(signal.SIGKILL)
-            await until(0, "86391.5")
+            await until(0, of_client)
             addresses = [str(tmp_path / name) for name in "ab"]
             async with await RemoteHost.open(tmp_path / "c", addresses=addresses, token=TOKEN) as host:
                 assert [machine.load and machine.load.live for machine in host.machines] == [0, 0]
                 layer = host.store.add_files({"x": b"1"})
                 sandboxes = [await host.start([layer]) for _ in range(4)]
                 for sandbox in sandboxes:
-                    await sandbox.spawn(["sleep", "86392.5" if sandbox.machine == addresses[0] else "86393.5"])
+                    await sandbox.spawn(["sleep", of_first if sandbox.machine == addresses[0] else of_second])
                 running = asyncio.ensure_future(
                     next(each for each in sandboxes if each.machine == addresses[0]).run(
-                        ["sleep", "86392.5"], timeout=600
+                        ["sleep", of_first], timeout=600
                     )
                 )
                 await asyncio.sleep(0)
@@ -263,12 +266,12 @@ def test_nothing_is_left_when_a_client_or_a_host_is_killed(tmp_path: Path) -> No
                 with pytest.raises(SandboxFailure) as caught:
                     await running
                 assert caught.value.cause == "host"
-                await until(0, "86392.5")
+                await until(0, of_first)
                 # What was there is lost; what comes now goes elsewhere.
                 assert [(await host.start([layer])).machine for _ in range(2)] == [addresses[1]] * 2
                 kept = sum(each.machine == addresses[1] for each in sandboxes)
-                await until(kept, "86393.5")
-            await until(0, "86393.5")
+                await until(kept, of_second)
+            await until(0, of_second)
         finally:
             for process in (*servers, client):
                 process.kill()

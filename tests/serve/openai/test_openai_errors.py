@@ -31,7 +31,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 60))
+    return asyncio.run(asyncio.wait_for(work, 180))
 
 
 async def post(server: Any, path: str, data: Any, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
@@ -251,7 +251,7 @@ def test_metrics_count_what_happened(served: Any) -> None:
 
 @pytest.fixture
 def small(tiny_module: ModuleType, tiny_model: Path, tmp_path: Path) -> Any:
-    limits = ("engine.max_running=2", "engine.max_waiting=3", "engine.max_length=2000", "engine.request_seconds=2")
+    limits = ("engine.max_running=2", "engine.max_waiting=3", "engine.max_length=2000", "engine.request_seconds=5")
     more = ("engine.stall_seconds=1", "run.threads=1", "--engine-routes")
     with tiny_module.served(tiny_model, tmp_path / "log", *limits, *more, key="another-key") as server:
         yield server
@@ -322,7 +322,7 @@ def test_told_to_stop_it_ends_streams_properly_and_takes_nothing_new(patient: An
 
     events = run(scenario())
     assert events.rstrip().endswith(b"data: [DONE]")
-    assert patient.process.wait(timeout=30) == 0
+    assert patient.process.wait(timeout=60) == 0
 
 
 def test_the_engines_routes_need_a_key_and_a_bad_key_is_refused(

@@ -73,7 +73,7 @@ def test_sleeping_code_meets_the_wall_clock(grounds: Any, task: Task) -> None:
     quick = GraderSettings(seconds=3, cpu_seconds=5)
     found = grounds.grade(task, {"shop.py": b"import time\ntime.sleep(60)\n"}, settings=quick)
     assert (found.kind, found.reason) == ("time", "the tests ran out of time")
-    assert found.seconds < 15
+    assert found.seconds < 50
 
 
 def test_time_that_the_reference_has_to_wait_for_as_well_is_nobodys_score(grounds: Any, make_task: Any) -> None:
