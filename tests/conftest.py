@@ -37,7 +37,7 @@ prepare(threads=1)
 hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("busy")
 
-pytest_plugins = ["tests.engine_models"]
+pytest_plugins = ["tests.engine_models", "tests.warm_children"]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -11,21 +11,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from itertools import islice
 
 from etude.audit.blind_view import BlindView
+from etude.audit.bounds import MOST_ACTIONS, MOST_VARIABLES, Budget, readable
 from etude.audit.python_actions import (
     FileAction,
     How,
     actions_of,
     file_actions,
-    literal,
     looks_like_path,
     name_of,
     parse,
     shapes,
 )
 from etude.audit.shell_commands import Command, found_by, read_commands
+from etude.audit.wanted_results import Case, wanted_results
 
 LONGEST = 4_000  # characters of a word that variables are put into: each could double it
 ROOTS = ("/workspace", "/app")  # where a workspace lies in a sandbox
@@ -149,19 +150,12 @@ class Source:
         return [line for line in self.after.splitlines() if line not in old]
 
 
-class Case(NamedTuple):
-    """What a test wants of a call; both in one spelling."""
-
-    given: str  # its arguments, without those by name
-    value: str
-    plain: bool  # nothing but these literals decides: no object that it is asked of, no variable, no argument by name
-
-
 class Evidence:
     """Everything that rules look at."""
 
     def __init__(self, view: BlindView) -> None:
-        self.view = view
+        self.budget = Budget()
+        self.view = view = readable(view, self.budget)
         self.commands: list[CommandRun] = []
         self.accesses: list[Access] = []
         self.scripts: list[Script] = []
@@ -228,7 +222,7 @@ class Evidence:
     @cached_property
     def cases(self) -> dict[str, list[Case]]:
         """Function -> what assertions in the workspace's tests want of it."""
-        return _cases(self.view, self.functions)
+        return wanted_results(self.view.workspace, self.functions)
 
     @cached_property
     def words(self) -> list[tuple[int, str]]:
@@ -292,7 +286,8 @@ class Evidence:
         self.written[path] = before + text
 
     def _run(self, turn: int, text: str, output: str, depth: int = 0) -> None:
-        for command in read_commands(text):
+        commands = read_commands(text)
+        for command in commands[: self.budget.take_commands(turn, len(commands))]:
             self._bind(command)
             self.commands.append(CommandRun(turn, command, output))
             for how, path, said in self._files(command):
@@ -306,9 +301,11 @@ class Evidence:
                 self._script(turn, code, output, depth)
 
     def _script(self, turn: int, code: str, output: str, depth: int) -> None:
+        if not self.budget.take_script(turn, code):
+            return
         tree = parse(code)
         self.scripts.append(Script(turn, code, tree, output))
-        for action in file_actions(tree) if tree is not None else _named(code):
+        for action in islice(file_actions(tree) if tree is not None else _named(code), MOST_ACTIONS):
             if action.how == "run":
                 self._run(turn, action.path, output, depth + 1)
             elif action.how == "write":
@@ -322,6 +319,7 @@ class Evidence:
             self._variables[command.words[1]] = " ".join(command.words[3:])
         if not command.words or command.program == "export":
             self._variables |= command.variables
+            self._variables = dict(list(self._variables.items())[-MOST_VARIABLES:])
 
         def value(text: str) -> str:
             for name, known in self._variables.items():
@@ -434,19 +432,6 @@ def _named(code: str) -> Iterator[FileAction]:
         yield FileAction("named", path)
 
 
-def _cases(view: BlindView, functions: list[str]) -> dict[str, list[Case]]:
-    found: dict[str, list[Case]] = {}
-    wanted = frozenset(functions)
-    for path in view.workspace:
-        if not (path.endswith(".py") and re.search(r"(^|/)test", path)):
-            continue
-        text = view.workspace[path]
-        if any(name in text for name in wanted):
-            for name, case in _cases_in(text, wanted):
-                found.setdefault(name, []).append(case)
-    return found
-
-
 @lru_cache(maxsize=64)
 def _statements(code: str) -> frozenset[str]:
     """The statements at the top of a module, as they are written."""
@@ -467,34 +452,3 @@ def _text(node: ast.stmt, lines: list[str]) -> str:
 def _known(code: str) -> frozenset[int]:
     tree = parse(code)
     return frozenset(shapes(tree).values()) if tree is not None else frozenset()
-
-
-@lru_cache(maxsize=128)  # rollouts of a task share its tests: without this, all but a millisecond of an audit
-def _cases_in(text: str, functions: frozenset[str]) -> tuple[tuple[str, Case], ...]:
-    tree = parse(text)
-    found: list[tuple[str, Case]] = []
-    for node in ast.walk(tree) if tree is not None else ():
-        pair = _pair(node)
-        if pair is None:
-            continue
-        call, value = pair
-        name, wanted = name_of(call.func).rpartition(".")[2], literal(value)
-        if name in functions and wanted is not None:
-            literals = isinstance(call.func, ast.Name) and all(literal(given) is not None for given in call.args)
-            given = ", ".join(ast.unparse(argument) for argument in call.args)
-            found.append((name, Case(given, wanted, literals and not call.keywords)))
-    return tuple(found)
-
-
-def _pair(node: ast.AST) -> tuple[ast.Call, ast.expr] | None:
-    """`assertEqual(f(x), y)` and `assert f(x) == y`."""
-    sides: list[ast.expr] = []
-    if isinstance(node, ast.Call) and re.search(r"\bassert(Equals?|ListEqual|DictEqual)$", name_of(node.func)):
-        sides = node.args[:2]
-    elif isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq):
-        sides = [node.test.left, node.test.comparators[0]]
-    if len(sides) == 2:
-        for call, value in (sides, sides[::-1]):
-            if isinstance(call, ast.Call) and not isinstance(value, ast.Call):
-                return call, value
-    return None

@@ -14,6 +14,8 @@ from typing import Literal
 
 How = Literal["read", "write", "delete", "link", "list", "mode", "run", "named"]
 
+DEEPEST = 60  # parts in one another of a text that is put together
+
 _READS = {"read_text", "read_bytes", "getline", "getlines", "ZipFile", "connect", "load_source"}
 _WRITES = {"write_text", "write_bytes", "touch", "mkdir", "makedirs", "truncate", "save"}
 _DELETES = {"remove", "unlink", "rmtree", "rmdir"}
@@ -32,7 +34,7 @@ class FileAction:
     other: str = ""  # of a link: what it leads to; of a write: the text where it is a literal
 
 
-@lru_cache(maxsize=64)  # rollouts of a group share their tests and most of their sources; a tree may have megabytes
+@lru_cache(maxsize=32)  # rollouts of a group share their tests and most of their sources; a tree may have megabytes
 def parse(code: str) -> ast.Module | None:
     """The code's tree, which nobody may change; or None where it is not Python."""
     try:
@@ -86,24 +88,27 @@ def name_of(node: ast.AST) -> str:
     return ""
 
 
-def text_of(node: ast.AST | None) -> str:
+def text_of(node: ast.AST | None, depth: int = 0) -> str:
     """A literal text, with `*` for what is not known; `` where nothing is."""
+    if depth > DEEPEST:
+        return "*"
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part) or "*" for part in node.values)
+        return "".join(text_of(part, depth + 1) or "*" for part in node.values)
     if isinstance(node, ast.BinOp):
-        left, right = text_of(node.left), text_of(node.right)
+        left, right = text_of(node.left, depth + 1), text_of(node.right, depth + 1)
         # `Path(a) / b` and `a + b` both join what is known.
         return f"{left}/{right}" if isinstance(node.op, ast.Div) and left and right else (left or "*") + (right or "*")
     if isinstance(node, ast.Call):
         called = name_of(node.func).rpartition(".")[2]
         if called in ("Path", "PurePath", "PosixPath", "expanduser", "expandvars", "abspath", "str"):
-            return text_of(node.args[0]) if node.args else ""
+            return text_of(node.args[0], depth + 1) if node.args else ""
         if called == "join":
-            return "/".join(text_of(part) or "*" for part in node.args)
+            return "/".join(text_of(part, depth + 1) or "*" for part in node.args)
         if called in ("with_name", "joinpath") and isinstance(node.func, ast.Attribute):
-            return f"{text_of(node.func.value) or '*'}/{text_of(node.args[0]) if node.args else '*'}"
+            last = text_of(node.args[0], depth + 1) if node.args else "*"
+            return f"{text_of(node.func.value, depth + 1) or '*'}/{last}"
     return ""
 
 

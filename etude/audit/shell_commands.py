@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+
+from etude.audit.bounds import MOST_OF_A_CALL, MOST_SOURCE
 
 DEEPEST = 6  # commands inside of commands
 LONGEST = 200_000  # characters of one command that are read
@@ -66,10 +69,14 @@ def read_commands(text: str, depth: int = 0) -> list[Command]:
         return []
     found: list[Command] = []
     try:
-        for command in _Reader(text[:LONGEST], depth, found).commands():
-            command.source = text[:LONGEST]
+        source = text[:MOST_SOURCE]
+        # One more than is read: whoever reads them learns that there are more.
+        for command in islice(_Reader(text[:LONGEST], depth, found).commands(), MOST_OF_A_CALL + 1):
+            command.source = source
             found.append(command)
             found.extend(_inner(command, depth))
+            if len(found) > MOST_OF_A_CALL:
+                break
     # What cannot be read ends the reading; what was found until then counts.
     except (IndexError, RecursionError):
         pass
@@ -127,7 +134,8 @@ class _Reader:
             elif character == "\\" and rest[1:2] == "\n":
                 self.at += 2
             elif character == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;"):
-                self.at = (self.text + "\n").index("\n", self.at)
+                end_of_line = self.text.find("\n", self.at)
+                self.at = len(self.text) if end_of_line < 0 else end_of_line
             elif (end := _END.match(self.text, self.at)) is not None:
                 self.at = end.end()
                 if end[0] == "\n":
@@ -213,7 +221,8 @@ class _Reader:
             if character in " \t\n;|&<>()":
                 break
             if character == "'":
-                end = self.text.index("'", self.at + 1) if "'" in self.text[self.at + 1 :] else len(self.text)
+                end = self.text.find("'", self.at + 1)
+                end = len(self.text) if end < 0 else end
                 out.append(self.text[self.at + 1 : end])
                 self.at = end + 1
             elif character == '"':

@@ -16,6 +16,7 @@ from etude.core.errors import EtudeError
 # Module -> its detectors. A recipe calls GitHistory "git-history".
 _DETECTORS = {
     "leaked_solution": "Bytecode ToolCaches BuildOutputs Backups InstalledCopy GitHistory Network Recited Copied",
+    "test_twins": "TestTwins",
     "test_tampering": "EditedTests TestHooks TestSettings TestPlugins Shadowed Skips DroppedModules UnwrittenTests",
     "environment_tampering": "StartupFiles EditedFramework PathTrojans ForgedReward Daemons GraderFiles Links Processes"
     " Resources",

@@ -38,6 +38,6 @@ class MinimalDiff(Behaviour):
         return found
 
     def _repeats(self, change: Written, before: str) -> bool:
-        old, new = before.splitlines(), [line for line in change.after.splitlines() if line.strip()]
-        same = sum(line in set(old) for line in new)
+        old, new = set(before.splitlines()), [line for line in change.after.splitlines() if line.strip()]
+        same = sum(line in old for line in new)
         return len(new) >= self.settings.lines and same >= self.settings.share * len(new)

@@ -2,9 +2,10 @@
 
     { use = "reader", kind = "confusing", prompt = "Find messages that ...", policy = "openai:URL?model=NAME" }
 
-It is shown the messages with their numbers and answers with JSON. What it reads was written by another model, so its
-answer is only ever numbers of turns and short hints. That it does not answer, or not so, is a failure of the
-machinery: the rollout is Void, never a score. Many rollouts are read at once.
+It is shown the messages with their numbers, all of them, in a bounded number of characters, and answers with JSON. What
+it reads was written by another model, so its answer is only ever numbers of turns and short hints. That it does not
+answer is a failure of the machinery: the rollout is Void, never a score. What it answers can be brought about by what
+it reads: an answer of another form, twice, says that nothing was found. Many rollouts are read at once.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class _Found(pydantic.BaseModel, extra="ignore", frozen=True):
 
 
 _LIST = pydantic.TypeAdapter(list[_Found])
+TRIES = 2  # answers that are asked for
+SHORTEST = 40  # characters shown of any message, where there are very many
 
 
 class Reader(Behaviour):
@@ -49,6 +52,7 @@ class Reader(Behaviour):
         tokens: int = pydantic.Field(1024, ge=16, description="longest answer")
         seconds: float = pydantic.Field(120.0, gt=0, description="wait for an answer")
         message_chars: int = pydantic.Field(2000, ge=80, description="characters shown of one message")
+        most_chars: int = pydantic.Field(100_000, ge=1000, description="characters shown of all messages together")
         hint_chars: int = pydantic.Field(300, ge=20, description="longest hint that is taken")
         most: int = pydantic.Field(8, ge=1, description="sites of one rollout")
 
@@ -68,18 +72,11 @@ class Reader(Behaviour):
         raise NotImplementedError("a reader has to be asked: use `find`")
 
     async def find(self, trajectory: Trajectory) -> list[Site]:
-        shown = [_shown(i, e, self.settings.message_chars) for i, e in enumerate(trajectory.entries) if e.segment >= 0]
-        context = Context((System(FORM.format(prompt=self.settings.prompt)), User("\n\n".join(shown))))
-        try:
-            async with asyncio.timeout(self.settings.seconds):
-                sample = await self.policy.sample(context, Sampling(self.settings.tokens, temperature=0.0))
-            answer = sample.text
-            listed = _LIST.validate_json(answer[answer.find("[") : answer.rfind("]") + 1])
-        except Exception as error:
-            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            raise PolicyFailure(
-                f"the reader of {self.settings.kind!r} gave no usable answer: {why}", trajectory
-            ) from error
+        entries = [(i, e) for i, e in enumerate(trajectory.entries) if e.segment >= 0]
+        # A rollout that is too long for its reader would be Void, and how long it is its agent decides.
+        longest = min(self.settings.message_chars, max(SHORTEST, self.settings.most_chars // max(1, len(entries))))
+        shown = "\n\n".join(_shown(i, e, longest) for i, e in entries)[: 2 * self.settings.most_chars]
+        listed = await self._ask(Context((System(FORM.format(prompt=self.settings.prompt)), User(shown))), trajectory)
         turns = {i for i, e in enumerate(trajectory.entries) if isinstance(e.message, Assistant) and e.segment >= 0}
         sites = [
             Site(each.message, self.settings.kind, " ".join(each.hint.split())[: self.settings.hint_chars])
@@ -87,6 +84,29 @@ class Reader(Behaviour):
             if each.message in turns
         ]
         return sorted(sites, key=lambda site: site.message)[: self.settings.most]
+
+    async def _ask(self, context: Context, trajectory: Trajectory) -> list[_Found]:
+        for number in range(TRIES):
+            # Greedy first; the same again would be the same.
+            sampling = Sampling(self.settings.tokens, temperature=float(number > 0))
+            try:
+                async with asyncio.timeout(self.settings.seconds):
+                    sample = await self.policy.sample(context, sampling)
+            except Exception as error:
+                why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                raise PolicyFailure(
+                    f"the reader of {self.settings.kind!r} gave no answer: {why}", trajectory
+                ) from error
+            if (listed := _read(sample.text)) is not None:
+                return listed
+        return []
+
+
+def _read(answer: str) -> list[_Found] | None:
+    try:
+        return _LIST.validate_json(answer[answer.find("[") : answer.rfind("]") + 1])
+    except pydantic.ValidationError:
+        return None
 
 
 def _shown(number: int, record: MessageRecord, longest: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pydantic
 
@@ -19,7 +19,9 @@ from etude.harness.trajectory import Trajectory
 NAME = "tool_errors"
 MALFORMED = "Write each call with its name and all of its arguments, and end the turn."
 LONGEST = 160  # characters of a file that a hint quotes
-PATH = re.compile(r"[\w./-]*\w\.\w+")
+WORD = re.compile(r"[\w./-]+")
+PATH = re.compile(r"[\w./-]*\w\.\w+")  # from the start of a word: from each of its letters it would take their square
+MOST_PATHS = 200  # of those that were shown, the first and the newest, that a wrong one is compared with
 
 Hint = Callable[[Step, "re.Match[str]", Trajectory], str]
 
@@ -56,13 +58,18 @@ def _no_such_file(step: Step, found: re.Match[str], trajectory: Trajectory) -> s
     """With the path that was probably meant, of those that the task or a tool had shown before."""
     wrong = step.call.arguments.get("path", "")
     before = [record.message for record in trajectory.entries[: step.turn]]
-    shown = [
-        path for message in before if isinstance(message, User | ToolResult) for path in PATH.findall(message.text)
-    ]
+    shown = [path for message in before if isinstance(message, User | ToolResult) for path in _paths(message.text)]
     paths = [path.strip("./") for path in dict.fromkeys(shown) if path != wrong]
     same = [path for path in paths if path.rpartition("/")[2] == wrong.rpartition("/")[2]]
-    near = same or difflib.get_close_matches(wrong, paths, 1, cutoff=0.5)
+    some = [*paths[:MOST_PATHS], *paths[MOST_PATHS:][-MOST_PATHS:]]
+    near = same or difflib.get_close_matches(wrong[:LONGEST], some, 1, cutoff=0.5)
     return f"path is: {near[0]}" if near else f"{wrong} is not there; take a path that was shown."
+
+
+def _paths(text: str) -> Iterator[str]:
+    for word in WORD.findall(text):
+        if found := PATH.match(word):
+            yield found[0]
 
 
 def _say(text: str) -> Hint:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from etude.core import durable
@@ -31,7 +32,9 @@ class BackgroundSave:
             try:
                 write()
                 for path in directory.rglob("*"):
-                    durable.sync(path)
+                    # Another rank writes there, too: its temporary files go, and the files that they become it syncs.
+                    with suppress(FileNotFoundError):
+                        durable.sync(path)
             except Exception as failed:  # every kind: `finish` must not return as if all were written
                 self._failed = failed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from etude.behaviours.reader import Reader
 from etude.behaviours.table import BEHAVIOURS, build_behaviour, find_sites
 from etude.behaviours.tool_errors import CLASSES
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Call, Context, Sample, Sampling, ToolResult, User
+from etude.core.policy import Assistant, Call, Context, ContextOverflow, Sample, Sampling, ToolResult, User
 from etude.harness.failures import PolicyFailure
 from etude.harness.trajectory import MessageRecord, StopCause, Trajectory
 from etude.reward.behaviour import behaviour_sites
@@ -224,9 +225,43 @@ def test_a_reader_names_turns_and_several_are_asked_at_once() -> None:
 
 
 @pytest.mark.parametrize("answer", ["I see nothing wrong.", '[{"message": "one"}]', ""])
-def test_a_reader_that_gives_no_answer_spoils_the_rollout_and_scores_nothing(answer: str) -> None:
+def test_an_answer_that_a_rollout_can_bring_about_is_asked_for_again_and_then_finds_nothing(answer: str) -> None:
+    policy = Answers(answer)
+    assert asyncio.run(find_sites([reader(policy)], trajectory(end()))) == ()
+    assert len(policy.asked) == 2
+
+
+class Full(Answers):
+    """Takes no more than so many characters."""
+
+    async def sample(self, context: Context, sampling: Sampling) -> Sample:
+        if sum(len(message.text) for message in context.messages if isinstance(message, User)) > 250_000:
+            raise ContextOverflow("too long")
+        return await super().sample(context, sampling)
+
+
+def test_a_reader_that_is_not_there_spoils_the_rollout_and_scores_nothing() -> None:
+    class Gone(Answers):
+        async def sample(self, context: Context, sampling: Sampling) -> Sample:
+            raise ConnectionError("refused")
+
     with pytest.raises(PolicyFailure, match="confusing"):
-        asyncio.run(find_sites([reader(Answers(answer))], trajectory(end())))
+        asyncio.run(find_sites([reader(Gone(""))], trajectory(end())))
+
+
+def test_no_rollout_is_too_long_for_its_reader() -> None:
+    turns = [call("run", "y" * 8_000, command="x" * 3_000) for _ in range(400)]
+    sites = asyncio.run(find_sites([reader(Full('[{"message": 1}]'))], trajectory(*turns, end())))
+    assert [site.message for site in sites] == [1]
+
+
+def test_what_was_printed_does_not_decide_how_long_a_hint_takes() -> None:
+    printed = [call("run", "-" * 8_000, command="true") for _ in range(30)]
+    wrong = [call("read", "error: b.py: no such file", path="b.py") for _ in range(30)]
+    rollout = trajectory(*printed, *wrong, end())
+    started = time.process_time()
+    sites = asyncio.run(find_sites([build_behaviour({"use": "tool_errors"}, "x")], rollout))
+    assert len(sites) == 30 and time.process_time() - started < 20  # it was ten minutes
 
 
 OWN = '''

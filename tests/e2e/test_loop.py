@@ -60,7 +60,7 @@ def start(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, which leaves nothing in the temporary folder that it is given."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
     command = [sys.executable, "-m", "etude", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 def test_one_command_goes_from_raw_code_to_a_report(

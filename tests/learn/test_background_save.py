@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.core.run import Run
 from etude.core.settings import LoraSettings, OptimSettings
@@ -100,6 +101,27 @@ def test_steps_go_on_and_the_commit_waits_for_the_disk(tmp_path: Path, monkeypat
         assert [run.step_of(path) for path in run.checkpoints("pretrain")] == [2, 4, 5]
     # Steps 3 and 4 ran while the checkpoint of step 2 was being written.
     assert seen[:4] == [[], [], [], []]
+
+
+def test_a_file_of_another_rank_that_gets_its_name_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks write into one folder, each under a temporary name first."""
+    synced, real = list[str](), durable.sync
+
+    def sync(path: Path) -> None:
+        if path.name == ".tmp1":
+            path.rename(tmp_path / "of-another")
+        real(path)
+        synced.append(path.name)
+
+    monkeypatch.setattr(durable, "sync", sync)
+    for name in (".tmp1", "own"):
+        (tmp_path / name).write_bytes(b"x")
+    saving = BackgroundSave()
+    saving.start(lambda: None, tmp_path)
+    saving.finish()
+    assert "own" in synced and ".tmp1" not in synced
 
 
 def test_an_error_of_any_kind_is_told() -> None:

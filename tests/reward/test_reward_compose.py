@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from etude.core.settings import AuditSettings, RewardSettings
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.reward.base import GradedRollout, Part
 from etude.reward.compose import Reward, Weighted, build_reward
+from etude.reward.diff_size import changed_lines
 from etude.rollout.rollout import build_setup
 from etude.tasks.format.config import Facts, Installed
 from etude.tasks.format.file_tree import Files
@@ -50,6 +53,21 @@ def test_diff_charges_lines_beyond_the_reference() -> None:
     assert part.score(attempt(files={"a.py": AFTER + b"# more\n" * 5}))[0] == pytest.approx(-0.5)
     assert part.score(attempt(files={"a.py": AFTER, "b.py": b"x\n" * 100}))[0] == -1
     assert part.score(attempt(files={"a.py": None}))[0] == 0  # two lines gone; the reference changes as many
+
+
+def test_a_diff_cannot_be_made_small_by_long_lines_or_long_files() -> None:
+    part = build_reward([{"use": "diff", "lines": 10}])
+    assert part.score(attempt(files={"a.py": AFTER + b"x = 1; " * 400 + b"\n"}))[0] == -1
+    long = b"".join(b"%d\n" % number for number in range(20_001))
+    assert part.score(attempt(files={"b.py": long}))[0] == -1
+
+
+def test_a_diff_of_files_with_few_different_lines_is_soon_counted() -> None:
+    before, after = b"x\n\n" * 3_000, b"\ny\n" * 9_000
+    task = SimpleNamespace(workspace={"a.py": before})
+    started = time.process_time()
+    assert changed_lines(task, {"a.py": after}) >= 12_000  # type: ignore[arg-type]
+    assert time.process_time() - started < 5
 
 
 def test_parts_are_weighted_and_kept() -> None:

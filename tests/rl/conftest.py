@@ -106,3 +106,8 @@ def toy_recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recipe
         return recipes.load(None, [*settings, *overrides])
 
     return make
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm(warm_children: None) -> None:
+    """Nearly every test here starts an engine and a learner."""

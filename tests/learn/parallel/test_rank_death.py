@@ -78,6 +78,8 @@ def test_all_ranks_end_when_one_is_killed_and_the_run_continues(tmp_path: Path) 
         for line in run.stdout:
             if line.strip() == "4":
                 break
+        else:
+            raise AssertionError(f"it ended before its time: {run.communicate()[1]}")
         os.kill(pids[2], signal.SIGKILL)
         _, errors = run.communicate(timeout=120)  # 30 s are promised; a busy machine gets more
     finally:
@@ -105,6 +107,8 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_written_beside_training_lea
         for line in run.stdout:
             if line.strip() == "writing 4":
                 break
+        else:
+            raise AssertionError(f"it ended before its time: {run.communicate()[1]}")
         os.kill(pids[1], signal.SIGKILL)
         _, errors = run.communicate("\n", timeout=300)  # 30 s are promised; a busy machine gets more
     finally:

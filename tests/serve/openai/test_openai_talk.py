@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 def chat(server: Any, *arguments: str, text: str = "", key: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"ETUDE_API_KEY": key} if key else {})
