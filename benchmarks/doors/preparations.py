@@ -165,7 +165,7 @@ PREPARATIONS = [
     (r"--sandbox docker", _engine_and_foreign_task),
     (r"etude tasks ladder \w|--from docstrings", _index),
     (r"etude bench fresh \S", _lookups),
-    (r"etude env install .*--policy", _another_repository),
+    (r"etude env install .*--policy \W?(?:http|openai)", _another_repository),
     (r"use=.wandb", lambda world: _package("wandb")),
     (r"use=.tensorboard", lambda world: _package("tensorboard")),
     (r"etude tasks combine \S", _tasks_of_one_repository),

@@ -45,7 +45,7 @@ OWN_STAND_INS = [
     (r"tasks (?:ladder|make .*--from docstrings)", {"boltons": "boltons"}),
     (r"tasks", {"DIR": "out/katas"}),
     (
-        r"env install .*--policy",
+        r"env install .*--policy (?:http|openai)",  # a toy cannot install: it is asked for what is installed
         {
             "./my-project": "other",
             "http://127.0.0.1:8000": "http://127.0.0.1:{hosted_port}",
