@@ -130,13 +130,14 @@ def _answers(first: Task, second: Task, required: Sequence[str], owners: Mapping
         if answers is None or test not in answers.records:
             return None
         for name, values in by_test.items():
-            if test in (found := getattr(answers, name)):
-                values[test] = found[test]
+            if test in (given := getattr(answers, name)):
+                values[test] = given[test]
     for path, owner in owners.items():
         for name, values in by_file.items():
-            if path in (found := getattr(known[owner.name], name)):
-                values[path] = found[path]
-    return {f"{TESTS}/{ANSWERS}": Answers(**by_test, **by_file).write()}
+            if path in (given := getattr(known[owner.name], name)):
+                values[path] = given[path]
+    found: dict[str, Any] = {**by_test, **by_file}
+    return {f"{TESTS}/{ANSWERS}": Answers(**found).write()}
 
 
 def _withheld(mine: Withheld | None, yours: Withheld | None) -> Withheld | None:
