@@ -20,7 +20,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELLS = ("", "console", "sh", "bash")
 INDENTED = re.compile(r"(?<=\n\n)((?:    .+\n)+)")  # a block of code without a fence
 CONTINUED = re.compile(r"\\\n\s*")
-PROGRAMS = r"(?:[A-Z_]+=\S+ )*(?:[\w./-]+/bin/)?(?:etude|python3?|pip|make|torchrun|ray|curl|source|export)"
+PROGRAMS = r"(?:[A-Z_]+=\S+ )*(?:[\w./-]+/bin/)?(?:etude|python3?|pip|make|torchrun|ray|curl|source|export"
+PROGRAMS += r"|pytest|tensorboard|hf|kubectl|docker image)"
 LINE = re.compile(rf"^{PROGRAMS} .*$")
 INLINE = re.compile(rf"`({PROGRAMS} [^`\n]+)`")
 

@@ -36,12 +36,14 @@ import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.doors import hosted_model
 from benchmarks.doors.page_commands import (
     ROOT,
     Command,
@@ -52,13 +54,15 @@ from benchmarks.doors.page_commands import (
     named,
     words_of,
 )
+from benchmarks.doors.preparations import free_port, prepare
 from benchmarks.doors.run_pages import PAGES as TRANSCRIPTS
 from benchmarks.doors.run_pages import page_commands as transcript
 from benchmarks.doors.small_repository import write_repository
-from benchmarks.doors.stand_ins import FEWER, MORE, NOT_RUN, REAL_STAGES, STAGES, planned, stand_ins
+from benchmarks.doors.stand_ins import FEWER, MORE, REAL_STAGES, STAGES, planned, stand_ins
 
 State = Literal["run", "run, smaller", "run with its page", "dry-run", "named", "checked", "not run", "failed"]
 SECONDS = 600.0  # for one command
+SHELL_PROGRAMS = ("source", "export", "ray", "curl", "tensorboard", "hf", "kubectl", "docker")
 TOKEN = "0123456789abcdef0123456789abcdef"
 TOY = """
 extends = "nano"
@@ -101,24 +105,39 @@ class World:
         self.folder = folder
         self.env = {"ETUDE_STORE": str(folder / "store"), "OMP_NUM_THREADS": "1", "COLUMNS": "100", "MY_KEY": "key"}
         self.env |= {"ETUDE_SANDBOX_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1", "ETUDE_API_KEY": ""}
-        self.names: dict[str, str] = {"sandbox_port": "7434", "serve_port": "8071"}
+        self.env |= {"WANDB_MODE": "offline"}
+        self.names = {name: str(free_port()) for name in ("sandbox_port", "serve_port", "hosted_port")}
+        for name, port, model in (("served", "serve_port", "my-model"), ("hosted", "hosted_port", hosted_model.NAME)):
+            self.names[name] = f"openai:http://127.0.0.1:{self.names[port]}/v1?model={model}"
+        self.prepared: dict[int, str] = {}  # what was made for some commands, and what was lacking for it
+        self.beside: list[int] = []  # processes, each of which leads a group
         self.done: dict[str, Outcome] = {}  # by the command as it is run
 
     def etude(self, *words: str, stdin: str = "", seconds: float = SECONDS) -> tuple[int, str]:
         """Runs a command of ours; its exit code and its output."""
         from etude.cli.main import main
 
-        return self._forked(main, ["etude", *words], self.folder, stdin, seconds, interrupt="serve" in words[:2])
+        # Servers get Ctrl-C; one that lends its engine to a run has to join that before.
+        interrupt = (45.0 if "--lend" in words else 15.0) if "serve" in words[:2] else 0.0
+        return self._forked(main, ["etude", *words], self.folder, stdin, seconds, interrupt)
 
-    def start(self, *words: str) -> int:
-        """A command that goes on beside the others; the number of its process, which leads a group."""
+    def start(self, *words: str) -> None:
+        """A command of ours that goes on beside the others."""
         from etude.cli.main import main
 
-        pid = os.fork()
+        self.go_on(main, ["etude", *words])
+
+    def go_on(self, work: Callable[[], None], argv: list[str]) -> None:
+        self.beside.append(pid := os.fork())
         if not pid:
             nothing = os.open(os.devnull, os.O_RDWR)
-            self._become(main, ["etude", *words], self.folder, nothing, nothing)
-        return pid
+            self._become(work, argv, self.folder, nothing, nothing)
+
+    def end(self) -> None:
+        for pid in self.beside:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
 
     def python(self, *words: str) -> tuple[int, str]:
         """Runs a Python program of the checkout: a file, or `-m` and a module."""
@@ -130,10 +149,16 @@ class World:
                 sys.path.insert(0, str((ROOT / words[0]).parent))
                 runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
-        return self._forked(work, [*words[words[0] == "-m" :]], ROOT, "", SECONDS, interrupt=False)
+        return self._forked(work, [*words[words[0] == "-m" :]], ROOT, "", SECONDS)
 
     def _forked(
-        self, work: Callable[[], None], argv: list[str], folder: Path, stdin: str, seconds: float, interrupt: bool
+        self,
+        work: Callable[[], None],
+        argv: list[str],
+        folder: Path,
+        stdin: str,
+        seconds: float,
+        interrupt: float = 0.0,
     ) -> tuple[int, str]:
         """In a fork of this process, which has loaded torch."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as given:
@@ -192,15 +217,15 @@ class World:
         (here / "mine.toml").write_text(TOY)
         shutil.copytree(ROOT / "examples", here / "examples", dirs_exist_ok=True)
         if not (here / "runs/quickstart/report.html").exists():
-            self._must("run", "toy.toml", "--run", "runs/quickstart", seconds=900.0)
+            self.must("run", "toy.toml", "--run", "runs/quickstart", seconds=900.0)
         if not (here / "my-model").exists():
             shutil.copytree(sorted((here / "runs/quickstart/checkpoints").glob("sft-*"))[-1], here / "my-model")
         for split in ("train", "held_out"):
             if not (here / f"{split}.done").exists():
-                self._must("tasks", "katas", "tasks/shop", "--count", "3", "--levels", "1", "--split", split)
+                self.must("tasks", "katas", "tasks/shop", "--count", "3", "--levels", "1", "--split", split)
                 (here / f"{split}.done").touch()
         self.names["task"] = f"tasks/shop/{min(p.name for p in (here / 'tasks/shop').iterdir() if p.is_dir())}"
-        self._must("rollout", self.names["task"], "--policy", "reference", "--save", "saved")
+        self.must("rollout", self.names["task"], "--policy", "reference", "--save", "saved")
         shutil.copytree(here / "tasks/shop", here / "tasks/again")
         if not (here / "workspace").exists():
             shutil.copytree(here / self.names["task"] / "environment" / "workspace", here / "workspace")
@@ -220,15 +245,15 @@ class World:
                 for n in range(8)]  # fmt: skip
         (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def _must(self, *words: str, seconds: float = SECONDS) -> None:
+    def must(self, *words: str, seconds: float = SECONDS) -> None:
         code, said = self.etude(*words, seconds=seconds)
         if code:
             sys.exit(f"{said}\nthe stand-ins could not be made: etude {shlex.join(words)} ended with {code}")
 
 
-def _wait(pid: int, seconds: float, interrupt: bool) -> int:
+def _wait(pid: int, seconds: float, interrupt: float) -> int:
     """The exit code of a child; 124 where it took too long. A server gets Ctrl-C after a while, and has to end well."""
-    until, asked = time.monotonic() + (15.0 if interrupt else seconds), False
+    until, asked = time.monotonic() + (interrupt or seconds), False
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -257,23 +282,42 @@ def decide(command: Command, world: World) -> Callable[[], Outcome]:
         return over("run with its page", "python benchmarks/doors/run_pages.py")
     words = words_of(text)
     program = re.sub(r"^(?:[A-Z_]+=\S+ )*", "", text).split()[0]
-    for pattern, why in NOT_RUN:
-        if re.search(pattern, text) and words is not None:
-            if program == "etude":
-                try:
-                    context_of(stand_ins(words, world.names))
-                except ValueError as error:
-                    return over("failed", "parsed", said=str(error))
-            return over("not run", f"{why}; its words are parsed" if program == "etude" else why)
-    if program.endswith("pip") or program in ("source", "export", "ray", "curl") or "&&" in text:
+    if lacking := prepare(text, world) if words is not None else "":
+        return over("not run", lacking)
+    if text == "etude --install-completion":
+        return lambda: _completion(command, world)
+    if program.endswith("pip") or program in SHELL_PROGRAMS or "&&" in text:
         return lambda: _check_shell(command)
+    if program == "pytest":
+        collect = [sys.executable, "-m", "pytest", "--collect-only", "-n", "0", *(words or [])]
+        return lambda: _subprocess(command, collect, ROOT, "dry-run")
     if program == "make":
         return lambda: _subprocess(command, ["make", "-n", *(words or [])], ROOT, "dry-run")
     if program == "torchrun":
-        return over("not run", "needs several machines; tests/learn starts ranks by itself")
+        return lambda: _torchrun(command, words or [], world)
     if program.startswith("python"):
         return lambda: _program(command, words, world)
     return lambda: _etude(command, words, world)
+
+
+def _torchrun(command: Command, words: list[str], world: World) -> Outcome:
+    """Both machines of the page are this one, with one process each."""
+    line = shlex.join(words).replace("--nproc-per-node 8", "--nproc-per-node 1").replace("ranks=16", "ranks=2")
+    line = line.replace("HOST:29500", f"127.0.0.1:{free_port()}").replace("RECIPE.toml", "toy.toml")
+    argv = [sys.executable, "-m", "torch.distributed.run", *shlex.split(line), "pretrain.steps=2"]
+    with ThreadPoolExecutor() as machines:
+        found = [*machines.map(lambda _: _subprocess(command, argv, world.folder, "run, smaller"), range(2))]
+    return max(found, key=lambda outcome: outcome.state == "failed")
+
+
+def _completion(command: Command, world: World) -> Outcome:
+    """In a home of its own; the shell is found by the process that asks."""
+    (home := world.folder / "home").mkdir(exist_ok=True)
+    program = shlex.quote(str(Path(sys.executable).with_name("etude")))
+    asked = ["env", f"HOME={home}", "bash", "-c", f"{program} --install-completion; exit $?"]
+    outcome = _subprocess(command, asked, world.folder, "run")
+    written = (home / ".bash_completions/etude.sh").exists()
+    return outcome if written else replace(outcome, state="failed")
 
 
 def _etude(command: Command, words: list[str] | None, world: World) -> Outcome:
@@ -337,6 +381,11 @@ def _program(command: Command, words: list[str] | None, world: World) -> Outcome
         code, said = world.python(words[0], str(world.folder / "again"))
         shutil.rmtree(world.folder / "again", ignore_errors=True)
         return Outcome(command, "failed" if code else "run", f"python {shlex.join(words)}", 0.0, said)
+    if target.endswith("run_many.py"):
+        code, said = world.python(*words, "--list")
+        return Outcome(
+            command, "failed" if code else "dry-run", f"python {shlex.join(words)} --list", 0.0, said[-1500:]
+        )
     call = ["-m", target] if words[0] == "-m" else [target]
     # A program of several parts has one help for each.
     parts = [word for word in words[len(call) :] if re.fullmatch(r"[a-z]+", word)]
@@ -399,10 +448,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         world = World((options.folder or Path(made)).absolute())
         world.build()
-        beside = [
-            world.start("sandbox", "serve", "--listen", f"127.0.0.1:{world.names['sandbox_port']}"),
-            world.start("serve", "my-model", "--port", world.names["serve_port"]),
-        ]
+        world.start("sandbox", "serve", "--listen", f"127.0.0.1:{world.names['sandbox_port']}")
+        world.start("serve", "my-model", "--port", world.names["serve_port"])
+        world.go_on(lambda: hosted_model.serve(int(world.names["hosted_port"])), ["hosted model"])
         done: dict[str, Outcome] = {}
         outcomes = []
         # Those that take minutes come last.
@@ -415,9 +463,7 @@ def main() -> int:
                 if before.state == "failed":
                     print(f"    {before.how}\n    {before.said.strip()[-400:]}", flush=True)
             outcomes.append(Outcome(command, before.state, before.how, before.seconds, before.said))
-        for pid in beside:
-            os.killpg(pid, signal.SIGTERM)
-            os.waitpid(pid, 0)
+        world.end()
     print(report(outcomes))
     if options.json:
         rows = [{"page": o.command.page, "command": o.command.text, "state": o.state, "how": o.how} for o in outcomes]

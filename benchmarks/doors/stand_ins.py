@@ -30,17 +30,35 @@ STAND_INS = {
     r"http://127\.0\.0\.1:8000": "http://127.0.0.1:{serve_port}",
     r"SHAPE": "qwen3",
     r"FILE": "chats.jsonl",
+    r"openai:https://host/v1\?model=NAME": "{served}",
 }
-# The same name stands for other things in these commands.
-OWN_STAND_INS = {
-    "grade": {"DIR": "workspace", "FOLDER": "workspace"},
-    "audit": {"DIR": "saved", "./mine.py:Mine": "./rule.py:Mine"},
-    "regrade": {"DIR": "saved"},
-    "export": {"DIR": "saved"},
-    "tasks": {"DIR": "out/katas"},
-    "bench": {"DIR": "tasks/shop"},
-    "rollout": {"DIR": "{task}"},
-}
+# The same name stands for other things in these commands; the first that matches counts.
+OWN_STAND_INS = [
+    (r"grade", {"DIR": "workspace", "FOLDER": "workspace"}),
+    (r"audit", {"DIR": "saved", "./mine.py:Mine": "./rule.py:Mine", "openai:https://host/v1?model=NAME": "{hosted}"}),
+    (r"regrade|export", {"DIR": "saved"}),
+    (r".*--sandbox docker", {"TASK": "tasks-foreign"}),
+    (r"rollout .*attack:alias", {"DIR": "{renamed}"}),
+    (r"rollout", {"DIR": "{task}"}),
+    (r"tasks combine", {"tasks/attrs": "tasks/made"}),
+    (r"tasks import", {"ROWS": "rows.jsonl", "CHECKOUT": "history"}),
+    (r"tasks (?:ladder|make .*--from docstrings)", {"boltons": "boltons"}),
+    (r"tasks", {"DIR": "out/katas"}),
+    (
+        r"env install .*--policy (?:http|openai)",  # a toy cannot install: it is asked for what is installed
+        {
+            "./my-project": "other",
+            "http://127.0.0.1:8000": "http://127.0.0.1:{hosted_port}",
+            "openai:https://host/v1?model=NAME": "{hosted}",
+        },
+    ),
+    (r"bench fresh", {"runs/mine": "looked", "openai:https://host/v1?model=NAME": "{hosted}"}),
+    (r"bench base", {"~/src/mine": "history"}),
+    (r"bench", {"DIR": "tasks/shop"}),
+    (r"model init", {"DIR": "new/model"}),
+    (r"serve .*--lend", {"runs/mine": "new/lent", "RUN": "new/lent", "10.0.0.7": "127.0.0.1"}),
+    (r"study add", {"OUT/results.json": "OUT/results.json"}),
+]
 
 
 def stand_in(word: str, names: dict[str, str]) -> str:
@@ -65,10 +83,9 @@ def stand_ins(words: list[str], names: dict[str, str]) -> list[str]:
         "--train-only",
     )  # what a command writes has the name that the page gives it
     before = [*words[:1], *words]
-    own = OWN_STAND_INS.get(words[0], {}) if words[1:2] != ["base"] else {"~/src/mine": "history"}
+    own = next((own for pattern, own in OWN_STAND_INS if re.match(pattern, " ".join(words))), {})
     if words[:2] == ["tasks", "split"]:  # it changes the tasks
         own = dict.fromkeys(words[2:], "tasks/again")
-    own = {"DIR": "new/model"} if words[:2] == ["model", "init"] else own
     return [
         word
         if at < depth or before[at] in made
@@ -88,34 +105,6 @@ def planned(words: list[str]) -> list[str]:
     return [*words, *(["rl.model=my-model", "run.device=cpu"] if words[1].startswith("repo-") else []), *more]
 
 
-# Commands that cannot be run here, with the reason; the first that matches counts.
-NOT_RUN = [
-    (r"--lend ", "needs a run that is under way elsewhere: tests/rl/test_rl_elastic.py lends an engine to one"),
-    (r"npm:", "needs the index of npm: tests/forge/languages has JavaScript from local archives"),
-    (r"--sandbox docker", "needs docker, which is not everywhere: tests/sandbox/docker"),
-    (r"etude tasks ladder \w", "downloads three packages, an hour: tests/forge/ladder"),
-    (r"etude study run|studies/run_many", "an hour for each arm and seed"),
-    (
-        r"https?://host/|openai:http|--policy http",
-        "needs a hosted model: tests/policies and tests/cli talk to stand-ins",
-    ),
-    (r"use=.(?:wandb|tensorboard|trackio)", "needs its extra: tests/core/sinks"),
-    (r"cluster\.engine=vllm", "needs vLLM's environment: tests/cluster/test_vllm.py"),
-    (r"etude tasks combine", "needs pairs of made tasks, which katas are not: tests/forge/curriculum/test_combine.py"),
-    (r"etude tasks import \w", "needs rows of a data set: tests/tasks/test_swe_rows.py"),
-    (
-        r"--from lost_default",
-        "an origin that its page lets the reader write: tests/forge/origins/test_add_an_origin.py",
-    ),
-    (
-        r"--from docstrings",
-        "needs docstrings with examples, which the small repository lacks: tests/forge/origins/docstrings",
-    ),
-    (r"--policy attack:alias", "an attack on tasks of refactoring, which katas are not: tests/forge/gates"),
-    (r"--install-completion", "writes into the shell of whoever types it"),
-    (r"etude study add", "needs results of another machine: tests/bench/studies"),
-    (r"--tracker", "the same as the line before it with one origin more, minutes"),
-]
 # Seconds matter more than size here: what is made smaller, where a command is run for real.
 FEWER = [
     (r"--count \d+", "--count 1"),
@@ -130,6 +119,7 @@ MORE = [
     (r"etude bench MODEL", "bench.count=2 bench.samples=1 bench.unseen_count=0"),
     (r"etude bench base \S", QUICK_BASE),
     (r"--rollouts-only|--train-only", QUICK_RL),
+    (r"etude tasks ladder \w", "--rungs 1"),
 ]
 REAL_STAGES = [  # stages that take seconds with these, so that they are run
     (r"etude rl repo .*--run", "rl.steps=1 rl.groups=1 rl.group=2 rl.concurrency=2 rl.tasks.path=tasks/shop"),
@@ -137,4 +127,5 @@ REAL_STAGES = [  # stages that take seconds with these, so that they are run
         r"etude corpus nano(?: --run runs/c1)?$",
         "corpus.max_bytes=200000 tokens.vocab_size=400 tokens.train_bytes=60000",
     ),
+    (r"use=.(?:wandb|tensorboard)", QUICK_RL),
 ]

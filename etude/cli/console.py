@@ -103,6 +103,21 @@ def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     Console().print(shown)
 
 
+def print_next(*commands: str) -> None:
+    """The commands that come next, one on each line; one that is too long for the terminal goes on behind a `\\`."""
+    width = Console().width
+    for number, command in enumerate(commands):
+        line, words = "next: " if number == 0 else "      ", [shlex.quote(word) for word in shlex.split(command)]
+        for at, word in enumerate(words):
+            # Two characters are for the sign that it goes on.
+            if at and len(line) + 1 + len(word) + (2 if at + 1 < len(words) else 0) > width:
+                print(f"{line} \\")
+                line = f"        {word}"
+            else:
+                line += f" {word}" if at else word
+        print(line)
+
+
 def values(facts: dict[str, Any]) -> str:
     return ", ".join(
         f"{name} {short(value) if isinstance(value, int | float) and not isinstance(value, bool) else value}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from etude.cli.console import Json, RunFolder, answer, points, share, table, values
+from etude.cli.console import Json, RunFolder, answer, points, print_next, share, table, values
 from etude.core.progress import clock_time
 
 SHOWN = {  # stage -> metrics or facts worth a glance, by the name that people read
@@ -57,7 +57,9 @@ def status(
         for line in _figures(found):
             print(line)
         print(f"{run}: {'in use by a command' if found['in_use'] else 'no command is running'}{_resumed(found)}")
-        print(f"next: {found['next']}")
+        if found["in_use"]:
+            print("next: wait for it, or Ctrl-C there: the same command continues")
+        print_next(*found["next"])
 
     answer(work, show, json)
 
@@ -119,21 +121,21 @@ def _seconds_left(data: Any, stage: str, facts: dict[str, Any]) -> float | None:
     return min(ends) if ends else None
 
 
-def _next(run: Path, found: dict[str, Any], recipe: dict[str, Any]) -> str:
-    """The command that most people want now."""
+def _next(run: Path, found: dict[str, Any], recipe: dict[str, Any]) -> list[str]:
+    """The commands that most people want now; none while another is at work."""
     name, stages = shlex.quote(str(run)), found["stages"]
     if found["in_use"]:
-        return "wait for it, or Ctrl-C there: the same command continues"
+        return []
     if any(stage["state"] != "finished" for stage in stages.values()) or not stages:
-        return f"etude resume {name}"
+        return [f"etude resume {name}"]
     if "report" in stages or (found["bench_rl"] and (run / "report.html").exists()):
-        return f"open {name}/report.html, or `etude chat {name}` to watch the agent"
+        return [f"open {name}/report.html", f"etude chat {name}"]
     if "rl" in stages:
         report = f"etude report {name}"
-        return report if found["bench_rl"] else f"{bench_command(run, recipe)}, then {report}"
+        return [report] if found["bench_rl"] else [bench_command(run, recipe), report]
     if "sft" in stages:
-        return f"etude rl {shlex.quote(str(run / 'recipe.toml'))} --run {name}"
-    return f"etude sample {name} 'def main('" if "pretrain" in stages else f"etude resume {name}"
+        return [f"etude rl {shlex.quote(str(run / 'recipe.toml'))} --run {name}"]
+    return [f"etude sample {name} 'def main('" if "pretrain" in stages else f"etude resume {name}"]
 
 
 def bench_command(run: Path, recipe: dict[str, Any]) -> str:

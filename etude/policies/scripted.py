@@ -98,7 +98,10 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
         return ladder_reference(task, rng, edits_between, habits)
     changed = [path for path in task.solution if task.workspace.get(path) != task.solution[path]]
     if not changed:
-        raise EtudeError(f"task {task.name} has no solution/files that differ from its workspace")
+        raise EtudeError(
+            f"task {task.name} has no solution/files that differ from its workspace, so there is no reference to "
+            "play: name another --policy, or let `etude tasks check` run its solution/solve.sh"
+        )
     rng.shuffle(changed)
     there = [path for path in changed if path in task.workspace]
     names, done = kind.describe(task)

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.doors.small_repository import write_repository
 from etude.cli.env import _model
 from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.policies.endpoint.policy import EndpointPolicy
+
+Command = Any
 
 
 def test_a_hosted_model_answers_with_text_and_has_no_bound_of_ours():
@@ -47,3 +50,14 @@ def test_a_failure_of_the_rules_names_what_to_do_next(monkeypatch: pytest.Monkey
     monkeypatch.setattr("etude.forge.install.command.install_repository", lambda *arguments: found)
     said = CliRunner().invoke(app, ["env", "install", "shop"])
     assert said.exit_code == 1 and "next: let a model try: etude env install shop --policy RUN" in said.output
+
+
+def test_a_model_whose_context_is_too_short_to_install_is_told_so_in_one_sentence(
+    etude: Command, tiny_run: Path, tmp_path: Path
+):
+    write_repository(tmp_path / "shop")
+    ended = etude(
+        "env", "install", "shop", "--policy", tiny_run, "harness.limits.context_tokens=64", "--store", "store"
+    )
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert "the model cannot install: the prompt does not fit into limits.context_tokens, which is 64" in ended.stderr

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -160,6 +163,32 @@ def test_status_says_state_and_the_next_command(etude: Command, tiny_run: Path, 
     (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
     stopped = etude("status", "run")
     assert "stopped" in stopped.stdout and "next: etude resume run" in stopped.stdout
+
+
+def test_status_fits_a_terminal_of_80_columns_and_its_commands_can_be_copied(
+    etude: Command, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    run = "runs/of-a-long-name-such-as-people-give"
+    shutil.copytree(tiny_run, tmp_path / run)
+    facts = json.loads((tmp_path / run / "run.json").read_text())
+    facts["stages"] |= {"rl": facts["stages"]["sft"]}
+    (tmp_path / run / "run.json").write_text(json.dumps(facts))
+    recipe = tomllib.loads((tmp_path / run / "recipe.toml").read_text())
+    recipe["rl"]["tasks"] = {"use": "folder", "path": "tasks/of a repository"}
+    (tmp_path / run / "recipe.toml").write_text(tomli_w.dumps(recipe))
+    bench = f"etude bench {run} --tasks 'tasks/of a repository' --split held_out --save {run}/bench/rl.json"
+    for report, wanted in (
+        ("", [bench, f"etude report {run}"]),
+        ("report", [f"open {run}/report.html", f"etude chat {run}"]),
+    ):
+        if report:
+            facts["stages"] |= {report: facts["stages"]["sft"]}
+            (tmp_path / run / "run.json").write_text(json.dumps(facts))
+        said = etude("status", run).stdout
+        assert max(map(len, said.splitlines())) <= 80, said
+        lines = said[said.index("next: ") + 6 :].replace("\\\n", " ").splitlines()
+        assert [shlex.split(line) for line in lines] == [shlex.split(command) for command in wanted]
 
 
 def test_ctrl_c_names_the_command_that_was_typed(tiny: Path, tmp_path: Path):

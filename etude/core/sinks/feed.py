@@ -58,7 +58,9 @@ class Feed:
             self.sink.open(self.run)
         except Exception as error:  # anything at all: it is somebody else's library, and the run goes on
             self._blame(f"it cannot be opened: {type(error).__name__}: {error}")
-            failed = FAILURES
+            while self._rows.get() is not None:  # so that the queue never fills
+                pass
+            return  # there is nothing to close: what that would say would hide why it could not be opened
         while (row := self._rows.get()) is not None:
             if failed >= FAILURES:
                 continue  # so that the queue never fills

@@ -16,8 +16,8 @@ class WeightsAndBiases(Sink):
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         project: str = pydantic.Field("etude", description="project")
         entity: str = pydantic.Field("", description="user or team; empty: your default")
-        mode: Literal["online", "offline"] = pydantic.Field(
-            "online", description="offline: `wandb sync` sends it later"
+        mode: Literal["", "online", "offline"] = pydantic.Field(
+            "", description="offline: `wandb sync` sends it later; empty: what WANDB_MODE says, else online"
         )
 
     package = "wandb"
@@ -34,7 +34,7 @@ class WeightsAndBiases(Sink):
             resume="allow",
             dir=run.path,
             config=run.recipe,
-            mode=self.settings.mode,
+            mode=self.settings.mode or None,
             # It would take over standard output and error, where the dashboard is.
             settings=wandb.Settings(console="off", silent=True),
         )

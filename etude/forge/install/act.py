@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
 from etude.core.settings import AgentLimits
+from etude.harness.failures import HarnessFailure
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text
 from etude.harness.tools.base import Tool
@@ -56,18 +58,21 @@ class Installers:
         limits = AgentLimits(
             turns=200, sampled_tokens=NO_BOUND, context_tokens=self.context_tokens, seconds=max(1.0, seconds)
         )
-        return await run_agent(
-            text,
-            sandbox,
-            self.agents(stage, number),
-            dialect=self.dialect,
-            tools=tools,
-            limits=limits,
-            sampling=Sampling(max_tokens=min(_ANSWER, max(1, self.context_tokens // 4)), temperature=0.0),
-            system=system_text("You install software.", tools, "full", text_form=self.dialect is None),
-            root=root,
-            on_event=on_event,
-        )
+        try:
+            return await run_agent(
+                text,
+                sandbox,
+                self.agents(stage, number),
+                dialect=self.dialect,
+                tools=tools,
+                limits=limits,
+                sampling=Sampling(max_tokens=min(_ANSWER, max(1, self.context_tokens // 4)), temperature=0.0),
+                system=system_text("You install software.", tools, "full", text_form=self.dialect is None),
+                root=root,
+                on_event=on_event,
+            )
+        except HarnessFailure as failure:  # a wrong setting, such as a context that is too short for what it is told
+            raise EtudeError(f"the model cannot install: {failure}") from None
 
     def tools(self, seconds: float) -> dict[str, Tool]:
         run = {"use": "run", "seconds": seconds, "max_seconds": 3600.0, "max_chars": self.shown, "hide_times": False}

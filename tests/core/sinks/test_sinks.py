@@ -78,6 +78,10 @@ class Broken(Sink):
         self.logged += 1
         raise ValueError(f"cannot send {row['step']}")
 
+    def close(self) -> None:
+        if self.at == "open":
+            raise AttributeError("what open would have made")
+
 
 def test_a_sink_that_fails_is_left_alone_and_the_log_says_why(tmp_path: Path):
     said: list[str] = []
@@ -130,13 +134,17 @@ def test_a_run_with_a_broken_sink_has_every_row_and_says_so_at_the_end(
     assert "sink Mine: OSError: gone; metrics.jsonl has every row" in capsys.readouterr().err
 
 
-def test_wandb_writes_a_run_that_can_be_sent_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("settings", "variable"), [({"mode": "offline"}, "online"), ({}, "offline")])
+def test_wandb_writes_a_run_that_can_be_sent_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], variable: str
+):
     wandb = pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
 
+    monkeypatch.setenv("WANDB_MODE", variable)  # holds where the recipe does not say
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
-    log_two_steps(tmp_path / "run", {"use": "wandb", "mode": "offline"})
+    log_two_steps(tmp_path / "run", {"use": "wandb", **settings})
     wandb.teardown()  # its own process has written everything when it has ended
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     found = []

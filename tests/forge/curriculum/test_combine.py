@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,10 @@ from etude.forge.curriculum import composite_tasks
 from etude.forge.curriculum.composite_tasks import combine, pairs
 from etude.forge.curriculum.curriculum import Curriculum
 from etude.forge.curriculum.sources import MakesTasks, open_source
-from etude.tasks.format.config import Facts, Installed
+from etude.tasks.format.config import Facts, Installed, Withheld
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
+from etude.tasks.grading.withheld.answers import Answers, answers_of
 
 WHOLE = {"shop/a.py": b"def a(): return 1\n", "shop/b.py": b"def b(): return 2\n", "shop/__init__.py": b""}
 TESTS = {"tests/test_a.py": b"whole a\n", "tests/test_b.py": b"whole b\n"}
@@ -56,6 +58,43 @@ def test_both_pieces_are_missing_and_every_test_of_both_counts() -> None:
     assert found.facts.level == 3
     assert "Write a again." in found.instruction and "Write b again." in found.instruction
     assert "fix a" in found.files.text("instructions/terse.md") and "fix b" in found.files.text("instructions/terse.md")
+
+
+def recorded(letter: str, site: int) -> Task:
+    """A task whose own test file has a test more than the repository, and whose tests are graded by recorded values."""
+    made = task(letter)
+    own, other = f"tests/test_{letter}.py", f"tests/test_{'b' if letter == 'a' else 'a'}.py"
+    records = {f"{own}::seen": [[site, "own"]], f"{own}::hidden": [[site, "held"]], f"{other}::seen": [[0, "stale"]]}
+    answers = Answers(
+        records=records | {"tests/test_c.py::x": [[0, "same"]]},
+        homes={test: test.partition("::")[0] for test in (*records, "tests/test_c.py::x")},
+        left={own: [f"left_by_{letter}"], other: ["not_its_file"]},
+    )
+    files = {**made.files, f"tests/{own}": TESTS[own] + b"with other inputs\n", "tests/answers.json": answers.write()}
+    files |= {"tests/tests/test_c.py": b"c\n", "environment/workspace/tests/test_c.py": b"c\n"}
+    worth = Withheld(plan=answers.plan, bits=20.0 + site, tests=1, assertions=site)
+    return replace(made, facts=made.facts.model_copy(update={"withheld": worth}), files=Files(files))
+
+
+def test_a_test_file_and_its_recorded_answers_come_from_the_task_that_holds_its_tests_out() -> None:
+    first, second = recorded("a", 1), recorded("b", 3)
+    found = combine(first, second)
+    assert found is not None and found.workspace["tests/test_a.py"] == found.workspace["tests/test_b.py"] == b"half\n"
+    for letter in "ab":
+        assert found.tests[f"tests/test_{letter}.py"] == f"whole {letter}\nwith other inputs\n".encode()
+    answers = answers_of(found)
+    assert answers is not None and set(answers.records) == {
+        *found.facts.fail_to_pass,
+        *found.facts.held_out,
+        *found.facts.pass_to_pass,
+    }
+    assert answers.records["tests/test_b.py::seen"] == [[3, "own"]] and answers.homes["tests/test_c.py::x"]
+    assert answers.left == {"tests/test_a.py": ["left_by_a"], "tests/test_b.py": ["left_by_b"]}
+    assert found.facts.withheld is not None and found.facts.withheld.bits == 44.0 and found.facts.withheld.tests == 2
+    # One is graded by recorded values and the other is not, or a value is not known: no task.
+    assert combine(first, task("b")) is None
+    unknown = first.facts.model_copy(update={"fail_to_pass": ["tests/test_a.py::nowhere"]})
+    assert combine(replace(first, facts=unknown), second) is None
 
 
 def test_a_file_that_both_changed_makes_the_pair_unfit() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
+from etude.policies.scripted import reference
 from etude.sandbox.hosts import open_host
 from etude.tasks.check import check_directory
 from etude.tasks.format.task import Task
@@ -66,7 +67,7 @@ def test_no_file_is_no_reward() -> None:
         read_rewards(None, None)
 
 
-def test_a_foreign_task_on_another_backend_is_told_which_one_it_needs(tmp_path: Path) -> None:
+def test_a_foreign_task_has_no_reference_and_on_another_backend_is_told_which_one_it_needs(tmp_path: Path) -> None:
     root = tmp_path / "task"
     for path, text in {
         "task.toml": 'schema_version = "1.4"\n',
@@ -79,6 +80,10 @@ def test_a_foreign_task_on_another_backend_is_told_which_one_it_needs(tmp_path: 
         (root / path).write_text(text)
     task = Task.load(root)
     assert isinstance(kind_of(task), ForeignScript)
+    with pytest.raises(
+        EtudeError, match=r"name another --policy, or let `etude tasks check` run its solution/solve\.sh"
+    ):
+        reference(task)
 
     async def go() -> None:
         async with await open_host("plain", tmp_path / "store") as host:
