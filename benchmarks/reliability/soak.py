@@ -131,7 +131,7 @@ async def lineage(world: World, number: int, checkpoint: Checkpoint, until: int,
     """One life of the orchestrator: to the last step, or to a death at a random moment."""
     journal = Journal(world.folder / "journal.db", number)
     begun = {slot_of(name)[0] for name in world.records.names()}
-    resumed = journal.resume(checkpoint.row, checkpoint.step, begun)
+    resumed = journal.resume(checkpoint.row, checkpoint.step, begun, until)
     settings = RLSettings(groups=GROUPS, group=GROUP, concurrency=CONCURRENCY, staleness=2, steps=until)
     step, voids = checkpoint.step, 0
     world.version = Version(number, step)
@@ -151,6 +151,7 @@ async def lineage(world: World, number: int, checkpoint: Checkpoint, until: int,
                     for at, (began, slots) in sorted(resumed.groups.items())
                 ],
                 next_group=resumed.next,
+                replays=resumed.replays,
                 on_settled=world.records.remove,
             )
             dispatcher.fill()
