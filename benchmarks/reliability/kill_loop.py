@@ -114,8 +114,8 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     seen: list[dict[str, Any]] = []
     running = Running(run, model, overrides, recipe, temporary)
     while len(seen) < options.kills:
-        before = running.rows()
-        if not running.wait_rows(len(before) + BETWEEN + chance.randint(0, 1)):
+        before = max((row["step"] for row in running.rows()), default=0)
+        if not running.wait_step(before + BETWEEN + chance.randint(0, 1)):
             break
         # Anywhere in a step, however long that takes here: groups begin together, so rollouts are young after each row.
         time.sleep(chance.random() * running.rows()[-1]["seconds"])

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,7 @@ audit = rl_kill.audit
 
 def settings(model: Path, steps: int, workers: int, engines: int, toy: bool) -> list[str]:
     found = [each for each in rl_kill.settings(model, steps) if not each.startswith("cluster.")]
-    if not toy:  # the shape of its own recipe, with groups as small as the toy's
-        # But for its own bound of staleness: behind a checkpoint tokens are of weights that are gone, and count older.
+    if not toy:  # the shape and the staleness of its own recipe, with groups as small as the toy's
         found = [each for each in found if each.startswith("rl.") and not each.startswith("rl.staleness=")]
         found += ["rl.seconds=0"]
     else:
@@ -82,8 +81,15 @@ class Running:
 
     def wait_rows(self, count: int) -> bool:
         """Whether the run came so far; False when it was finished before."""
+        return self._wait(lambda: len(self.rows()) >= count)
+
+    def wait_step(self, step: int) -> bool:
+        """The same, of a step: after a kill some are trained once more."""
+        return self._wait(lambda: any(row["step"] >= step for row in self.rows()[-1:]))
+
+    def _wait(self, done: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + DEADLINE
-        while len(self.rows()) < count:
+        while not done():
             if self.process.poll() is not None:
                 return False
             if time.monotonic() > deadline:

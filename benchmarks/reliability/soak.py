@@ -5,8 +5,9 @@
 The real dispatcher, admission, journal and records of turns carry scripted rollouts, without models and sandboxes, so
 that many fit into an hour. One rollout in twenty loses its sandbox, one sample in five hundred its engine (and goes on
 when that is back), one grade in a hundred is slow; orchestrator or learner die in one step of fifty and go on from the
-last checkpoint; once the disk is full. Every group must be trained exactly once or be void. Memory of the first tenth
-and of the end is reported, and nothing is concluded from it. Killing real processes is kill_loop.py's.
+last checkpoint; once the disk is full. Every group must be trained exactly once or be void. The memory that was held in
+each tenth of the run is reported, at most, after the start has been let pass; and nothing is concluded from it. Killing
+real processes is kill_loop.py's.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import ConnectionLost
 from etude.core.policy import Assistant, Context, Sample, Sampling, User, Version
@@ -131,7 +133,7 @@ async def lineage(world: World, number: int, checkpoint: Checkpoint, until: int,
     """One life of the orchestrator: to the last step, or to a death at a random moment."""
     journal = Journal(world.folder / "journal.db", number)
     begun = {slot_of(name)[0] for name in world.records.names()}
-    resumed = journal.resume(checkpoint.row, checkpoint.step, begun)
+    resumed = journal.resume(checkpoint.row, checkpoint.step, begun, until)
     settings = RLSettings(groups=GROUPS, group=GROUP, concurrency=CONCURRENCY, staleness=2, steps=until)
     step, voids = checkpoint.step, 0
     world.version = Version(number, step)
@@ -151,6 +153,7 @@ async def lineage(world: World, number: int, checkpoint: Checkpoint, until: int,
                     for at, (began, slots) in sorted(resumed.groups.items())
                 ],
                 next_group=resumed.next,
+                replays=resumed.replays,
                 on_settled=world.records.remove,
             )
             dispatcher.fill()
@@ -245,7 +248,9 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             full_disk(world, checkpoint, number)
             number += 1
     found = audit(folder, reached)
-    early = held[: max(1, len(held) // 10 + 1)]
+    # The first life loads code and fills what is kept for good.
+    tenth = max(1, -(-len(held[1:]) // 10))
+    tenths = [round(max(held[at : at + tenth]), 1) for at in range(1, len(held), tenth)]
     return {
         "ok": reached > 0 and not found["twice"] and not found["skipped"] and not found["odd_steps"],
         "steps": reached,
@@ -253,8 +258,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "lives": number,
         **found,
         **world.counts,
-        "mb_early": round(max(early), 1),
-        "mb_late": round(held[-1], 1),
+        "mb_by_tenth": tenths,
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -266,6 +270,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    process.stay_small()  # as the orchestrator does
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         result = asyncio.run(soak(options, Path(folder)))
     print(json.dumps(result) if options.json else "\n".join(f"{k:>30}  {v}" for k, v in result.items()))

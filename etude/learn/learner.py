@@ -23,7 +23,7 @@ from etude.learn.background_save import BackgroundSave
 from etude.learn.drafts import drafts
 from etude.learn.loss import MicroBatch, Tally, packed
 from etude.learn.optim import Optimiser
-from etude.learn.packing import pack
+from etude.learn.packing import can_share, families, ordered, pack
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Ids, Item
 from etude.model.decoder import Decoder
@@ -110,15 +110,19 @@ class Learner:
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
         items = [item for item in batch.items if item.forward_tokens]
+        # Kernels of a GPU take whole sequences; routers count every token of everybody.
+        shared = self._on_cpu and not self.decoder.config.num_experts and can_share(items)
 
         def work(decoder: Decoder, micro_batches: list[list[int]]) -> Tally:
             tally = Tally()
             for micro in micro_batches:
                 chosen, weights = [items[i] for i in micro], self.weights | {"live": decoder}
-                MicroBatch(chosen, batch.correction, weights, tally).backward()
+                order, common = ordered(chosen) if shared else (range(len(chosen)), ())
+                chosen = [chosen[i] for i in order]
+                MicroBatch(chosen, batch.correction, weights, tally, common).backward()
             return tally
 
-        tallies = self.replicas.run(work, self._shares([item.room for item in items]))
+        tallies = self.replicas.run(work, self._shares_of(items, shared))
         self.replicas.gather()
         return {"forward_tokens": sum(item.computed_tokens for item in items)} | Tally(tallies).metrics()
 
@@ -179,6 +183,18 @@ class Learner:
 
     def publish(self, weights: Publisher, version: Version) -> None:
         weights.publish(self.decoder, version)
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.decoder.lm_head.weight.device.type == "cpu" and self.decoder.share is None
+
+    def _shares_of(self, items: Sequence[Item], shared: bool) -> list[list[list[int]]]:
+        """Micro-batches of items for each thread; where beginnings are shared, of items that begin alike."""
+        if not shared:
+            return self._shares([item.room for item in items])
+        found = families(items, self.micro_tokens)
+        shares = self._shares([family.tokens for family in found])
+        return [[[i for family in micro for i in found[family].members] for micro in share] for share in shares]
 
     def _shares(self, lengths: list[int]) -> list[list[list[int]]]:
         """Micro-batches for each thread that gets any."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.learn.streams import Correction, Distribution, Item, Label, MainHead, Sampled, Stream, Twin
+from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, teachers, twin_metrics
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics
@@ -32,20 +32,20 @@ class StreamGroup:
         self.twins: list[Context] = []
         self._parts: list[dict[str, np.ndarray]] = []
 
-    def add(self, number: int, start: int, item: Item, stream: Stream) -> None:
+    def add(self, number: int, places_T: Ids, item: Item, stream: Stream) -> None:
         target, t = stream.target, np.flatnonzero(stream.weight_T)
         t = t[t > self.depth]
         if isinstance(target, Twin):
             t = t[target.align_T[t] > 0]
-        part = {"row": start + t - 1 - self.depth, "item": np.full(len(t), number), "weight": stream.weight_T[t]}
+        part = {"row": places_T[t - 1 - self.depth], "item": np.full(len(t), number), "weight": stream.weight_T[t]}
         part["id"] = (target.ids_T if isinstance(target, Label) else item.tokens_T)[t]
         if isinstance(target, Sampled):
             part |= {"advantage": target.advantage_T[t], "logprob": target.logprob_T[t]}
         elif isinstance(target, MainHead):
             # the main head predicts the same token from the position just before it
-            part["teacher"] = start + t - 1
+            part["teacher"] = places_T[t - 1]
         elif isinstance(target, Twin):
-            part |= add_twin(self.twins, item, start, target, t)
+            part |= add_twin(self.twins, item, int(places_T[0]), target, t)
         self._parts.append(part)
 
     def close(self, flat: Packed) -> None:
@@ -90,25 +90,34 @@ class Tally:
         return {name: float(value) for name, value in found.items()}
 
 
-def packed(decoder: Decoder, items: Sequence[Item]) -> Packed:
+def packed(decoder: Decoder, items: Sequence[Item], common: Sequence[int] = ()) -> Packed:
     """Items for one forward, their tokens routed to the experts they were sampled with, where those are known."""
-    facts = ((item.tokens_T, item.temperature, item.experts_TBK, item.plausible) for item in items)
-    return Packed(decoder, *zip(*facts, strict=True))  # type: ignore[arg-type]
+    tokens, temperatures = [item.tokens_T for item in items], [item.temperature for item in items]
+    experts, plausible = [item.experts_TBK for item in items], [item.plausible for item in items]
+    return Packed(decoder, tokens, temperatures, experts, plausible, common=common)
 
 
 class MicroBatch:
-    """Items that share a forward and a backward; `weights` are the named decoders that twins are scored under."""
+    """Items that share a forward and a backward; `weights` are the named decoders that twins are scored under.
 
-    def __init__(self, items: Sequence[Item], correction: Correction, weights: Mapping[str, Decoder], tally: Tally):
-        self.flat = packed(weights["live"], items)
+    The first `common` tokens of an item are those of the one before it, and are computed once.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        correction: Correction,
+        weights: Mapping[str, Decoder],
+        tally: Tally,
+        common: Sequence[int] = (),
+    ) -> None:
+        self.flat = packed(weights["live"], items, common)
         self.correction, self.weights, self.tally = correction, weights, tally
         self.groups: dict[tuple[object, ...], StreamGroup] = {}
-        start = 0
-        for number, item in enumerate(items):
+        for number, (item, places_T) in enumerate(zip(items, self.flat.places, strict=True)):
             for stream in item.streams:
                 if stream.counts:
-                    self.groups.setdefault(stream.likeness, StreamGroup(stream)).add(number, start, item, stream)
-            start += len(item.tokens_T)
+                    self.groups.setdefault(stream.likeness, StreamGroup(stream)).add(number, places_T, item, stream)
         depths = [max((s.depth for s in item.streams if s.counts), default=0) for item in items]
         # Where no item trains a head, none is computed.
         self.flat.heads = depths if weights["live"].config.num_experts and max(depths, default=0) else ()

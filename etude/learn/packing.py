@@ -1,11 +1,22 @@
 """Sequences -> micro-batches that fit a token budget and cost about the same, over any number of ranks.
 
-A sequence is never cut: its boundary is its document's. Knows lengths only, neither tokens nor devices.
+A sequence is never cut: its boundary is its document's. Sequences that begin alike can come into one micro-batch, where
+one forward computes their beginning for all of them: the rollouts of a group have their prompt in common, and often
+whole turns. In the order of their tokens each shares most with the one before it; the gradient of what it shares is the
+sum of what all ask of it. Knows neither decoders nor devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from etude.learn.streams import Item, Label, Sampled
+
+LEAST = 16  # tokens in common: fewer are not worth the copies of their keys and values
 
 
 def pack(lengths: Sequence[int], budget: int, ranks: int = 1, quadratic: float = 1 / 1536) -> list[list[list[int]]]:
@@ -38,3 +49,46 @@ def _fill(lengths: Sequence[int], cost: Sequence[float], room: int, count: int) 
         tokens[best] += lengths[i]
         spent[best] += cost[i]
     return bins
+
+
+@dataclass(frozen=True)
+class Family:
+    """Items that lie one behind the other in one micro-batch."""
+
+    members: list[int]
+    tokens: int  # that are computed
+
+
+def can_share(items: Sequence[Item]) -> bool:
+    """Whether tokens of these count by themselves: neither a router, a twin nor a head further ahead asks for more."""
+    heard = [stream for item in items for stream in item.streams if stream.counts]
+    plain = all(stream.depth == 0 and isinstance(stream.target, Label | Sampled) for stream in heard)
+    return plain and all(item.experts_TBK is None for item in items)
+
+
+def ordered(items: Sequence[Item]) -> tuple[list[int], list[int]]:
+    """The items by their tokens, and how many leading ones each has in common with the one before it."""
+    keys = [(item.temperature, np.asarray(item.tokens_T, ">u4").tobytes()) for item in items]
+    order = sorted(range(len(items)), key=keys.__getitem__)
+    common = [0] * len(items)
+    for place, (before, here) in enumerate(pairwise(order), start=1):
+        a_T, b_T = items[before].tokens_T, items[here].tokens_T
+        most = min(len(a_T), len(b_T))
+        unlike = np.flatnonzero(a_T[:most] != b_T[:most])
+        alike = int(unlike[0]) if len(unlike) else most
+        if alike >= LEAST and items[before].temperature == items[here].temperature:
+            common[place] = alike
+    return order, common
+
+
+def families(items: Sequence[Item], budget: int) -> list[Family]:
+    """The items in families that fit a budget of tokens; one that is larger comes in parts, each with the beginning."""
+    found: list[Family] = []
+    for place, alike in zip(*ordered(items), strict=True):
+        whole = len(items[place].tokens_T)
+        if alike and found[-1].tokens + whole - alike <= budget:
+            last = found.pop()
+            found.append(Family([*last.members, place], last.tokens + whole - alike))
+        else:
+            found.append(Family([place], whole))
+    return found

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from etude.model.config import ModelConfig
-from etude.model.cpu_causal_attention import Group, causal_attention
+from etude.model.cpu_causal_attention import BLOCK, Group, causal_attention
 from etude.model.low_precision.products import Linear, side_by_side
 from etude.model.norm import RMSNorm
 from etude.model.rope import rotate
@@ -117,9 +117,9 @@ class PackedAttend:
         for number, length in enumerate(lengths):
             self.buckets[_bucket(length)].append(number)
         if len(set(lengths)) == 1:
-            self.groups.append((len(lengths), None))
+            self.groups.append(Group(len(lengths)))
         elif torch.device(device).type == "cpu":
-            self.groups += [(len(members), self._rows(members)) for members in self.buckets.values()]
+            self.groups += [Group(len(members), self._rows(members)) for members in self.buckets.values()]
         elif sum(lengths) / len(lengths) < LONG:
             self.ends = _there(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
 
@@ -156,6 +156,35 @@ class PackedAttend:
         for i, m in enumerate(members):
             rows[i, : self.lengths[m]] = torch.arange(starts[m], starts[m + 1])
         return rows.flatten()
+
+
+class SharingAttend:
+    """Causal attention on a CPU where sequences of a flat batch begin alike.
+
+    `places` are where the tokens of each sequence lie; the first `common` of them are an earlier sequence's, too. The
+    projections of a token are computed once, and most of the work is in those; keys and values are copied for everybody
+    who sees them.
+    """
+
+    latent = False
+    gather: Gather | None = None
+
+    def __init__(self, places: Sequence[Tensor], common: Sequence[int], total: int) -> None:
+        self.groups = list[Group]()
+        buckets: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, (places_T, alike) in enumerate(zip(places, common, strict=True)):
+            if alike < len(places_T):
+                buckets[_bucket(len(places_T)), alike // BLOCK].append(number)
+        for members in buckets.values():
+            rows = torch.full((len(members), max(len(places[m]) for m in members)), total, dtype=torch.int64)
+            own = rows.clone()
+            for i, m in enumerate(members):
+                rows[i, : len(places[m])] = places[m]
+                own[i, common[m] : len(places[m])] = places[m][common[m] :]
+            self.groups.append(Group(len(members), rows.flatten(), own.flatten(), min(common[m] for m in members)))
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        return causal_attention(q_THD, k_TKD, v_TKD, self.groups)
 
 
 @dataclass(frozen=True)

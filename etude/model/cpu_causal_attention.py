@@ -12,6 +12,7 @@ R = G * (queries of a block) rows of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,14 +22,23 @@ from torch import Tensor
 BLOCK = 64  # queries: fewer waste less of the square, more make better matrix products
 KEEP = 32 << 20  # probabilities of a batch that are kept for the backward pass; more are computed a second time
 
-Group = tuple[int, Tensor | None]  # how many sequences, and where in the flat batch their tokens lie (None: in order)
+
+@dataclass(frozen=True)
+class Group:
+    """Sequences that attend together."""
+
+    count: int
+    rows: Tensor | None = None  # where in the flat batch their tokens lie; None: in order
+    own: Tensor | None = None  # the same of tokens that are no other sequence's, where some begin alike
+    first: int = 0  # tokens that all of them have in common with others
 
 
 def causal_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequence[Group]) -> Tensor:
     """Each token attends to itself and to the earlier ones of its sequence.
 
-    The groups cover every token once. The sequences of a group have one length: a shorter one is filled up at
-    its end, where no query of its own looks, with T, the place after the last token.
+    The groups cover every token once, as one sequence's own. The sequences of a group have one length: a shorter one is
+    filled up at its end, where no query of its own looks, with T, the place after the last token. T also stands for
+    tokens that are not a sequence's own: they are seen, but what they see is another's to compute.
     """
     out_THD: Tensor = _Causal.apply(q_THD, k_TKD, v_TKD, groups)  # type: ignore[no-untyped-call]
     return out_THD
@@ -37,43 +47,61 @@ def causal_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequen
 class _Causal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequence[Group]) -> Tensor:
-        trained, batches, outs = any(ctx.needs_input_grad), [_Batch(count) for count, _ in groups], []
-        q_parts, k_parts, v_parts = (_split(x, groups) for x in (q_THD, k_TKD, v_TKD))
+        trained, batches, outs = any(ctx.needs_input_grad), [_Batch(group) for group in groups], []
+        q_parts, k_parts, v_parts = (_split(x, [group.rows for group in groups]) for x in (q_THD, k_TKD, v_TKD))
         for batch, q, k, v in zip(batches, q_parts, k_parts, v_parts, strict=True):
             outs.append(batch.forward(q, k, v, trained))
         if trained:
             ctx.groups, ctx.batches = groups, batches
-        return _join(outs, groups, q_THD.shape[0])
+        return _join(outs, _own(groups), q_THD.shape[0])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        parts = zip(ctx.batches, _split(gradients[0], ctx.groups), strict=True)
-        found = zip(*(batch.backward(part) for batch, part in parts), strict=True)
-        dq, dk, dv = (_join(x, ctx.groups, gradients[0].shape[0]) for x in found)
-        return dq, dk, dv, None
+        groups, total = ctx.groups, gradients[0].shape[0]
+        parts = zip(ctx.batches, _split(gradients[0], _own(groups)), strict=True)
+        dq, dk, dv = zip(*(batch.backward(part) for batch, part in parts), strict=True)
+        join = _join if groups[0].own is None else _add
+        every = [group.rows for group in groups]
+        return _join(dq, _own(groups), total), join(dk, every, total), join(dv, every, total), None
 
 
-def _split(x_THD: Tensor, groups: Sequence[Group]) -> list[Tensor]:
-    if groups[0][1] is None:
+Rows = Sequence[Tensor | None]
+
+
+def _own(groups: Sequence[Group]) -> Rows:
+    return [group.rows if group.own is None else group.own for group in groups]
+
+
+def _split(x_THD: Tensor, rows: Rows) -> list[Tensor]:
+    if rows[0] is None:
         return [x_THD]
     padded = F.pad(x_THD, (0, 0, 0, 0, 0, 1))
-    return [padded[rows] for _, rows in groups]
+    return [padded[places] for places in rows]
 
 
-def _join(parts: Sequence[Tensor], groups: Sequence[Group], total: int) -> Tensor:
-    if groups[0][1] is None:
+def _join(parts: Sequence[Tensor], rows: Rows, total: int) -> Tensor:
+    if rows[0] is None:
         return parts[0]
     out = parts[0].new_empty(total + 1, *parts[0].shape[1:])
-    for part, (_, rows) in zip(parts, groups, strict=True):
-        out[rows] = part
+    for part, places in zip(parts, rows, strict=True):
+        out[places] = part
+    return out[:total]
+
+
+def _add(parts: Sequence[Tensor], rows: Rows, total: int) -> Tensor:
+    """As `_join`, where several sequences have the same tokens."""
+    out = parts[0].new_zeros(total + 1, *parts[0].shape[1:])
+    for part, places in zip(parts, rows, strict=True):
+        assert places is not None
+        out.index_add_(0, places, part)
     return out[:total]
 
 
 class _Batch:
     """N sequences of one length: forward, and what it leaves for backward."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, group: Group) -> None:
+        self.count, self.first = group.count, group.first // BLOCK * BLOCK
         self.kept: list[tuple[Tensor, Tensor | None]] = []  # of each block, its queries and probabilities
 
     def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, trained: bool) -> Tensor:
@@ -114,7 +142,7 @@ class _Batch:
 
     def _blocks(self) -> list[slice]:
         length = self.k_MLD.shape[1]
-        return [slice(low, min(low + BLOCK, length)) for low in range(0, length, BLOCK)]
+        return [slice(low, min(low + BLOCK, length)) for low in range(self.first, length, BLOCK)]
 
     def _matrices(self, x_TKD: Tensor) -> Tensor:
         x_NLKD = x_TKD.view(self.count, -1, *x_TKD.shape[1:])

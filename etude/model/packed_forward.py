@@ -7,6 +7,7 @@ exists whole. Knows nothing of losses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED
-from etude.model.attention import Attend, ContinuingAttend, KeepingAttend, PackedAttend, Prefixes
+from etude.model.attention import Attend, ContinuingAttend, KeepingAttend, PackedAttend, Prefixes, SharingAttend
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 from etude.model.head import token_logprobs
@@ -29,7 +30,9 @@ class Packed:
     """Token sequences laid end to end, each with the temperature that divides its logits.
 
     `experts` of a sequence [tokens, blocks, experts of a token], if known, are those its tokens are routed to again,
-    where they pass its bound `plausible`. `behind` are beginnings of the sequences that another forward computed.
+    where they pass its bound `plausible`. `behind` are beginnings of the sequences that another forward computed. The
+    first `common` tokens of a sequence are those of the one before it, and are computed once; only on a CPU, without
+    experts and MTP heads.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Packed:
         experts: Sequence[npt.NDArray[np.int16] | None] = (),
         plausible: Sequence[float] = (),
         behind: Prefixes | None = None,
+        common: Sequence[int] = (),
     ) -> None:
         self.decoder, self.device = decoder, decoder.lm_head.weight.device
         self.chunk = max(
@@ -47,12 +51,20 @@ class Packed:
         )
         # whole distributions of two models, and what is made of them, exist side by side
         self.chunk_whole = max(CHUNK_ROWS, self.chunk // 4) if self.device.type == "cuda" else self.chunk
-        self.sequences, self.lengths = tokens, [len(t) for t in tokens]
+        common = common or [0] * len(tokens)
+        tokens = [t[alike:] for t, alike in zip(tokens, common, strict=True)]
+        self.sequences, self.lengths = tokens, [len(t) for t in tokens]  # of what is computed
         lengths = self.lengths
-        before = [0] * len(lengths) if behind is None else [length for _, length in behind.places]
+        before = common if behind is None else [length for _, length in behind.places]
+        self.places = list[npt.NDArray[np.int64]]()  # of each sequence, where all of its tokens lie
+        for alike, begin, length in zip(common, accumulate([0, *lengths]), lengths, strict=False):
+            own_T = np.arange(begin, begin + length)
+            self.places.append(np.concatenate((self.places[-1][:alike], own_T)) if alike else own_T)
         self.share = None if decoder.share is None or behind is not None else decoder.share(lengths, self.device)
         if behind is not None:
             self.attend: Attend = ContinuingAttend(lengths, behind, self.device)
+        elif any(common):
+            self.attend = SharingAttend([torch.from_numpy(each) for each in self.places], common, sum(lengths))
         else:
             self.attend = PackedAttend(lengths, self.device) if self.share is None else self.share.attend
         self.heads: Sequence[int] = ()  # MTP heads that each sequence trains, where not all train all

@@ -30,6 +30,7 @@ class Checkpoint:
     totals: Totals = field(default_factory=Totals)
     unmoved: list[int] = field(default_factory=list)  # steps that left the weights as they were
     algorithm: dict[str, Any] = field(default_factory=dict)  # what it keeps from step to step
+    edition: int = 0  # of the settings that may change
 
     def write(self, directory: Path) -> None:
         (directory / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")

@@ -1,8 +1,9 @@
 """Which rollout begins next: slots of waiting groups, then new groups where admission allows; and what comes back.
 
 A finished rollout is in the journal before it counts as ready. One that the machinery spoiled is tried again, then
-void; a group with too few valid members is void as a whole. An evaluation may share the places. Knows neither the
-learner nor the engine: the environment runs a rollout.
+void; a group with too few valid members is void as a whole. An evaluation may share the places. Where a killed run goes
+on, the first steps repeat those that are behind its checkpoint, and no rollout goes on before the weights are as new as
+those that its group began with. Knows neither the learner nor the engine: the environment runs a rollout.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Dispatcher:
         step: int,
         groups: Sequence[RolloutGroup] = (),
         next_group: int = 0,
+        replays: Sequence[Sequence[int]] = (),
         terms: Callable[[int], Terms] = lambda number: Terms(),
         refill: int = 0,
         on_settled: Callable[[str], None] = lambda name: None,
@@ -93,6 +95,8 @@ class Dispatcher:
         self.settings, self.admission, self.journal = settings, admission, journal
         self.environment, self.seed = environment, seed
         self.steps_begun = self.published = step
+        self._replays = deque(replays)  # numbers of groups that the first steps are made of
+        self.replayed = step + len(replays)  # the last of those steps
         self.groups = {group.number: group for group in groups}
         self.exhausted = False
         self.voids: Counter[str] = Counter()  # rollouts by whose failure it was, and "group"
@@ -108,7 +112,7 @@ class Dispatcher:
         self._evaluation: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._queue = deque(
             (group, index)
-            for group in groups
+            for group in sorted(groups, key=lambda group: (group.began, group.number))
             for index, slot in enumerate(group.slots)
             if slot.state not in ("ready", "void")
         )
@@ -132,6 +136,8 @@ class Dispatcher:
 
     def take(self) -> list[RolloutGroup] | None:
         """The groups of the next step, which are the learner's from now on; None while it has to wait."""
+        if self._replays:
+            return self._leave(self._replays.popleft())
         self._set_silent_aside()
         if not self.exhausted and (self._ready < self.settings.groups or not self._look):
             return None
@@ -143,10 +149,13 @@ class Dispatcher:
             chosen = []  # nothing else will come
         if chosen is None:
             return None
+        return self._leave(chosen)
+
+    def _leave(self, numbers: Sequence[int]) -> list[RolloutGroup]:
         # A begun step makes room in admission, so new groups may begin at once.
         self.steps_begun += 1
-        self._ready -= len(chosen)
-        groups = [self.groups.pop(number) for number in chosen] + self._silent
+        self._ready -= len(numbers)
+        groups = [self.groups.pop(number) for number in numbers] + self._silent
         self._silent = []
         self.fill()
         return groups
@@ -219,11 +228,15 @@ class Dispatcher:
         if self._evaluation:
             return Work(EVALUATION, self._evaluation.popleft())
         while True:
-            while self._queue:
+            # Later ones of a resumed run wait for the weights that they began with: those of now would be too old when
+            # their group is trained.
+            while self._queue and self._queue[0][0].began <= self.published:
                 group, index = self._queue.popleft()
                 if not group.void:
                     return Work(group.number, partial(self._roll, group, index))
-            if self.exhausted or not self.admission.may_begin(len(self.groups), self.steps_begun, self.published):
+            if self._queue or self.exhausted:
+                return None
+            if not self.admission.may_begin(len(self.groups), self.steps_begun, self.published):
                 return None
             self._begin()
 

@@ -64,6 +64,7 @@ class Editions:
         self._setups = {0: setup} if self.editions[0].parts == self._told.parts else {}
         self._seen: list[tuple[str, int, int]] | None = None
         self._watched: list[Path] = []
+        self.held = False  # while steps are repeated, which have to be as they were
         self.poll()
 
     def setup(self, number: int) -> RolloutSetup:
@@ -74,6 +75,8 @@ class Editions:
 
     def poll(self) -> bool:
         """Looks at the file; True when a new edition began. Costs a look at a few modification times."""
+        if self.held:
+            return False
         seen = [_stamp(path) for path in (self.file, *self._watched)]
         if seen == self._seen:
             return False
@@ -164,7 +167,7 @@ def _copy_of(copies: Path, path: Path, digest: str) -> Path:
 
 def _as_begun(told: Edition, run: Path, journal: Journal) -> Edition:
     """Edition 0 of a run whose journal does not have it: it began before that was written, with the recipe of then."""
-    if not journal.branches():
+    if not journal.continued:
         return told
     changed = read_facts(run)["lineages"][-1].get("changed", {})
     parts, lr = (changed.get(key, [now])[0] for key, now in zip(MAY_CHANGE, (told.parts, told.lr), strict=True))

@@ -5,10 +5,12 @@
     files      path and digest of those that are too large for a row (`rollout_files`), in the same way
     terms      what all rollouts of a group are told alike
     editions   what the run's settings that may change were (`editions.py`)
-    lineages   the step and the row that each start went on from
+    unmoved    steps that left the weights as they were
+    lineages   the last step that each start has in common with those before it, and the row that it went on from
 
 A checkpoint names the last row that it knows. A resume from it returns what was trained after that row to ready, and
-what was under way to queued. Write-ahead logging makes each transaction survive the death of this process; `sync`
+what was under way to queued. Steps that were trained after it can be repeated with the same groups, which gives the
+same weights: `Resumed.replays`. Write-ahead logging makes each transaction survive the death of this process; `sync`
 makes all of them survive the machine's. Knows numbers and states; no task, no model and no clock.
 """
 
@@ -27,7 +29,7 @@ from etude.core.terms import Terms
 from etude.rl.groups import State
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
 
-FORMAT = 2
+FORMAT = 3
 GROUP = -1  # in the place of a slot: the group as a whole
 # A resume finds these as queued, so a kill may lose them: a transaction of their own each would be half of all.
 PASSING: tuple[State, ...] = ("running", "grading")
@@ -48,6 +50,7 @@ CREATE TABLE files (
 CREATE TABLE editions (edition INTEGER PRIMARY KEY, facts TEXT NOT NULL);
 CREATE TABLE terms (number INTEGER PRIMARY KEY, effort TEXT NOT NULL, edition INTEGER NOT NULL);
 """
+_SINCE_3 = "CREATE TABLE unmoved (lineage INTEGER NOT NULL, step INTEGER NOT NULL, PRIMARY KEY (lineage, step));"
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Resumed:
     groups: dict[int, tuple[int, list[SavedSlot]]]  # not yet trained: number -> (step it began at, its slots)
     next: int  # the number of the next new group
     terms: dict[int, Terms] = field(default_factory=dict)  # of those groups; the default where none are written
+    replays: list[list[int]] = field(default_factory=list)  # groups of each step that is to be repeated first, in order
+    unmoved: list[int] = field(default_factory=list)  # of those steps, the ones that left the weights as they were
 
 
 class Journal:
@@ -84,7 +89,7 @@ class Journal:
             self._base.execute("PRAGMA synchronous = NORMAL")
             (found,) = self._base.execute("PRAGMA user_version").fetchone()
             if found < FORMAT:
-                missing = (_TABLES if found == 0 else "") + _SINCE_2
+                missing = (_TABLES if found == 0 else "") + (_SINCE_2 if found < 2 else "") + _SINCE_3
                 self._base.executescript(f"BEGIN; {missing} PRAGMA user_version = {FORMAT}; COMMIT;")
             elif found != FORMAT:
                 raise EtudeError(f"{path} was written by another version of etude; start over with --fresh")
@@ -121,9 +126,11 @@ class Journal:
                 self._base.execute("INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?)", (number, slot, data))
             self._write([(number, slot, "ready", 0)])
 
-    def trained(self, groups: Iterable[tuple[int, Sequence[int]]], step: int) -> None:
-        """These slots made the optimiser's step number `step`."""
+    def trained(self, groups: Iterable[tuple[int, Sequence[int]]], step: int, moved: bool = True) -> None:
+        """These slots made the optimiser's step number `step`, which may have left the weights as they were."""
         with self._transaction():
+            if not moved:
+                self._base.execute("INSERT OR REPLACE INTO unmoved VALUES (?, ?)", (self.lineage, step))
             self._write((number, slot, "trained", step) for number, slots in groups for slot in slots)
 
     def void_group(self, number: int) -> None:
@@ -174,10 +181,17 @@ class Journal:
 
     # What a resume finds
 
-    def resume(self, row: int, step: int, begun: Collection[int] = ()) -> Resumed:
+    @property
+    def continued(self) -> bool:
+        """Whether there was a lineage before ours."""
+        (found,) = self._base.execute("SELECT count(*) FROM lineages WHERE lineage < ?", (self.lineage,)).fetchone()
+        return bool(found)
+
+    def resume(self, row: int, step: int, begun: Collection[int] = (), replays: int = 0) -> Resumed:
         """Opens our lineage on a checkpoint at `step` that knows the journal up to `row` (0 and 0: there is none).
 
-        `begun` are numbers of groups of which some rollout goes on from turns that older weights sampled.
+        `begun` are numbers of groups of which some rollout goes on from turns that older weights sampled. Whoever asks
+        for `replays` (at most so many) promises to train them first: the weights that they led to then count as ours.
         """
         if row > self.row:
             raise EtudeError(
@@ -185,8 +199,7 @@ class Journal:
                 "restore it or start over with --fresh"
             )
         with self._transaction():
-            self._base.execute("INSERT OR REPLACE INTO lineages VALUES (?, ?, ?)", (self.lineage, step, row))
-            found = self._reconcile(row, step, begun)
+            found = self._reconcile(row, step, begun, replays)
         self.files.keep_only({path for (path,) in self._base.execute("SELECT path FROM files")})
         return found
 
@@ -200,7 +213,36 @@ class Journal:
             if lineage < self.lineage
         }
 
-    def _reconcile(self, row: int, step: int, begun: Collection[int]) -> Resumed:
+    def _replays(
+        self, step: int, most: int, there: Mapping[int, Sequence[SavedSlot]]
+    ) -> tuple[list[list[int]], list[int]]:
+        """The groups of the steps behind `step` that led to the newest weights, while all their rollouts are left; and
+        which of those steps moved nothing."""
+        trained: dict[int, dict[int, list[int]]] = {}  # lineage -> step -> groups, in the order of their training
+        for lineage, at, number in self._base.execute(
+            "SELECT lineage, step, number FROM changes WHERE state = 'trained' AND step > ? ORDER BY row", (step,)
+        ):
+            batch = trained.setdefault(lineage, {}).setdefault(at, [])
+            if batch[-1:] != [number]:
+                batch.append(number)
+        history: dict[int, tuple[int, list[int]]] = {}  # step -> a lineage that took it, and its groups
+        starts = "SELECT lineage, step FROM lineages WHERE lineage < ? ORDER BY lineage"
+        for lineage, common in self._base.execute(starts, (self.lineage,)).fetchall():
+            history = {at: taken for at, taken in history.items() if at <= common}
+            history |= {at: (lineage, batch) for at, batch in trained.get(lineage, {}).items()}
+        whole = {number for number, slots in there.items() if all(slot.state != "queued" for slot in slots)}
+        still = set(self._base.execute("SELECT lineage, step FROM unmoved WHERE step > ?", (step,)).fetchall())
+        found: list[list[int]] = []
+        unmoved: list[int] = []
+        for at in range(step + 1, step + most + 1):
+            lineage, batch = history.get(at, (-1, []))
+            if not batch or not whole.issuperset(batch):
+                break
+            found.append(batch)
+            unmoved += [at] if (lineage, at) in still else []
+        return found, unmoved
+
+    def _reconcile(self, row: int, step: int, begun: Collection[int], most: int) -> Resumed:
         # The database finds what is not settled: in memory, all rows of a long run took 360 bytes for each rollout.
         # Trained up to the checkpoint's row: its gradients are in the weights. After it: ready once more.
         unsettled: list[tuple[int, int, State]] = self._base.execute(
@@ -230,6 +272,9 @@ class Journal:
         self._write(written)
         # A slot that was void when its group was trained has no row `trained` of its own.
         open_groups = {n: slots for n, slots in groups.items() if any(slot.state != "void" for slot in slots)}
+        replays, unmoved = self._replays(step, most, open_groups)
+        newest = step + len(replays)
+        self._base.execute("INSERT OR REPLACE INTO lineages VALUES (?, ?, ?)", (self.lineage, newest, row))
         branches = self.branches()
         found = {}
         for number, slots in open_groups.items():
@@ -237,13 +282,13 @@ class Journal:
                 "SELECT lineage, step FROM changes WHERE number = ? AND state = 'queued' ORDER BY row LIMIT 1",
                 (number,),
             ).fetchone()
-            # Nothing of it was sampled, or nothing is left: it begins with the weights of this step.
+            # Nothing of it was sampled, or nothing is left: it begins with the weights that new groups begin with.
             fresh = all(slot.state != "ready" for slot in slots) and number not in begun
-            found[number] = (step if fresh else min(of, step, branches.get(lineage, step)), slots)
+            found[number] = (newest if fresh else min(of, newest, branches.get(lineage, newest)), slots)
         told = self._base.execute("SELECT number, effort, edition FROM terms")
         terms = {number: Terms(effort, edition) for number, effort, edition in told if number in found}
         (after,) = self._base.execute("SELECT coalesce(max(number), -1) + 1 FROM changes").fetchone()
-        return Resumed(found, after, terms)
+        return Resumed(found, after, terms, replays, unmoved)
 
     def find(self, number: int, slot: int) -> bytes | RolloutFile | None:
         """Where a finished rollout is kept."""

@@ -208,7 +208,7 @@ class Training:
         moved = bool(prepared.batch.items) and self._finite(learnt)
         self._near(learnt.get("k3", 0.0))
         # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.
-        self._tell_trained(groups)
+        self._tell_trained(groups, moved)
         row = self._row(groups, prepared, learnt, agreement) | real.row()
         self.step += 1
         if moved:
@@ -253,6 +253,7 @@ class Training:
 
     def _reweigh(self, groups: list[RolloutGroup]) -> None:
         """New weights of the reward's parts count at once."""
+        self.editions.held = self.step < self.dispatcher.replayed
         self.editions.poll()
         for slot in (slot for group in groups for slot in group.slots if slot.rollout is not None):
             assert slot.rollout is not None
@@ -283,10 +284,10 @@ class Training:
                 "the best by evaluation: lower rl.optim.lr or rl.staleness, and start again with --fresh"
             )
 
-    def _tell_trained(self, groups: list[RolloutGroup]) -> None:
+    def _tell_trained(self, groups: list[RolloutGroup], moved: bool) -> None:
         """The journal and a source that listens hear what the next step was made of."""
         trained = [(g.number, [i for i, s in enumerate(g.slots) if s.rollout is not None]) for g in groups]
-        self.journal.trained(trained, self.step + 1)
+        self.journal.trained(trained, self.step + 1, moved)
         for group in groups:
             number = self.rl.first_task + group.number
             # A group of an earlier lineage that was ready then never had its task made.
@@ -377,7 +378,13 @@ class Training:
         self.totals.void = {c: voids[c] + self.voids_before.get(c, 0) for c in {*voids, *self.voids_before}}
         # The row is taken before the sync, so that every row the checkpoint knows is on the disk.
         checkpoint = Checkpoint(
-            self.step, self.journal.row, self.evaluations.rows, self.totals, self.unmoved, self.algorithm.state()
+            self.step,
+            self.journal.row,
+            self.evaluations.rows,
+            self.totals,
+            self.unmoved,
+            self.algorithm.state(),
+            self.editions.current.number,
         )
         self.journal.sync()
         await self._commit()

@@ -27,8 +27,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from etude.cluster.engines import EnginePlan, Engines
 from etude.cluster.local import Restarts
@@ -56,6 +59,7 @@ from etude.rl.journal import Journal, Resumed, SavedSlot
 from etude.rl.learner.client import LearnerClient, launch_learner
 from etude.rl.learner.messages import LearnerSpec
 from etude.rl.loop import STAGE, Training
+from etude.rl.metrics import ages
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.finished import slot_name, slot_of
@@ -163,9 +167,16 @@ async def _open(
     journal = Journal(home / "journal.db", run.lineage)
     stack.callback(journal.close)
     records = TurnRecords(home / "turns")
-    resumed = journal.resume(checkpoint.row, checkpoint.step, {slot_of(name)[0] for name in records.names()})
-    records.keep_only(_under_way(resumed))
-    _keep_young(records, resumed, journal.branches(), checkpoint.step, rl)
+    editions = Editions(run.path, recipe, setup, journal, run.say)
+    # With another rate or other rewards, the steps behind the checkpoint would not lead to the same weights again.
+    exact = editions.current.number == checkpoint.edition
+    resumed, groups, ready = _resume(journal, checkpoint, records, rl, exact)
+    if resumed.replays:
+        editions.held = True
+        last = checkpoint.step + len(resumed.replays)
+        run.say(f"rl: steps {checkpoint.step + 1} to {last} are behind the checkpoint and are repeated as they were")
+    records.keep_only(_under_way(groups))
+    _keep_young(records, groups, resumed, journal.branches(), checkpoint, rl)
     if isinstance(source, Rewinds):
         # What it heard after the checkpoint will be heard again, from weights that may do better or worse.
         source.rewind(checkpoint.step, rl.first_task + resumed.next)
@@ -176,7 +187,6 @@ async def _open(
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
-    editions = Editions(run.path, recipe, setup, journal, run.say)
     broken = BrokenTasks(source, run.say)
     inside = RolloutEnvironment(host, engines.replicas, setup, recipe, broken, run.say, editions.setup, records)
     environment: RolloutEnvironment | WorkerPool = inside
@@ -187,7 +197,6 @@ async def _open(
         await environment.open()
         engines.replicas.on_change = environment.tell_engines
         supervisors += [worker.supervisor for worker in environment.workers]
-    ready = ReadyRollouts(rl.ready_bytes, journal.files, journal.find)
     # entered last, so that its tasks end before what they use is closed
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     dispatcher = Dispatcher(
@@ -200,8 +209,9 @@ async def _open(
         tasks,
         seed=recipe.run.seed,
         step=checkpoint.step,
-        groups=_groups(resumed, journal, ready),
+        groups=groups,
         next_group=resumed.next,
+        replays=resumed.replays,
         terms=partial(_terms, recipe, editions),
         refill=algorithm.refill,
         on_settled=records.remove,
@@ -262,35 +272,61 @@ def _workers(
     )
 
 
-def _under_way(resumed: Resumed) -> set[str]:
+def _resume(
+    journal: Journal, checkpoint: Checkpoint, records: TurnRecords, rl: RLSettings, exact: bool
+) -> tuple[Resumed, list[RolloutGroup], ReadyRollouts]:
+    """What the journal has behind the checkpoint; where `exact`, steps that were lost are repeated as they were."""
+    begun, most = {slot_of(name)[0] for name in records.names()}, rl.steps if exact else 0
+    while True:
+        ready = ReadyRollouts(rl.ready_bytes, journal.files, journal.find)
+        resumed = journal.resume(checkpoint.row, checkpoint.step, begun, most)
+        groups = _groups(resumed, journal, ready)
+        readable = {group.number for group in groups if group.ready}
+        most = sum(1 for _ in takewhile(readable.issuperset, resumed.replays))
+        if most == len(resumed.replays):
+            return resumed, groups, ready
+
+
+def _under_way(groups: Sequence[RolloutGroup]) -> set[str]:
     """The names of rollouts that go on."""
     return {
-        slot_name(number, index)
-        for number, (_, slots) in resumed.groups.items()
-        for index, slot in enumerate(slots)
+        slot_name(group.number, index)
+        for group in groups
+        for index, slot in enumerate(group.slots)
         if slot.state == "queued"
     }
 
 
-def _keep_young(records: TurnRecords, resumed: Resumed, branches: Mapping[int, int], step: int, rl: RLSettings) -> None:
+def _keep_young(
+    records: TurnRecords,
+    groups: Sequence[RolloutGroup],
+    resumed: Resumed,
+    branches: Mapping[int, int],
+    checkpoint: Checkpoint,
+    rl: RLSettings,
+) -> None:
     """Removes recorded turns that would be older than `rl.staleness` allows when they are trained.
 
-    Those sampled behind the checkpoint are of weights that are gone, as many steps away as `metrics.staleness` counts.
+    The steps that are repeated first bring their weights back. Turns sampled behind those are of weights that are gone,
+    as many steps away as `metrics.ages` counts.
     """
     most, there = rl.staleness if rl.concurrent else 0, records.names()
-    for place, (number, (began, slots)) in enumerate(sorted(resumed.groups.items(), key=lambda g: (g[1][0], g[0]))):
-        oldest = 0  # age of what is kept of this group, at `step`
-        for name in (slot_name(number, index) for index in range(len(slots))):
+    now, unmoved = checkpoint.step + len(resumed.replays), [*checkpoint.unmoved, *resumed.unmoved]
+    first = {number for batch in resumed.replays for number in batch}
+    waiting = sorted((g for g in groups if g.number not in first), key=lambda group: (group.began, group.number))
+    for place, group in enumerate(waiting):
+        oldest = 0  # age of what is kept of this group, at `now`
+        for name in (slot_name(group.number, index) for index in range(len(group.slots))):
             if name not in there:
                 continue
-            common = [(version.step, branches.get(version.lineage, step)) for version in records.open(name).versions]
-            age = max((step - min(at, last) + max(0, at - last) for at, last in common), default=0)
+            version_N2 = np.array(sorted(records.open(name).versions), np.int32).reshape(-1, 2)
+            age = int(ages(version_N2, now, branches, unmoved).max(initial=0))
             if age > max(0, most - place // rl.groups):  # with `place` groups to be trained before it
                 records.remove(name)
             else:
                 oldest = max(oldest, age)
-        ready = any(slot.state == "ready" for slot in slots)
-        resumed.groups[number] = (min(began, step - oldest) if ready else step - oldest, slots)
+        ready = any(slot.state == "ready" for slot in group.slots)
+        group.began = min(group.began, now - oldest) if ready else now - oldest
 
 
 async def _launch(

@@ -25,6 +25,8 @@ async def collect(training: Training) -> dict[str, Any]:
     rl, dispatcher = training.rl, training.dispatcher
     # Nobody trains meanwhile, so none of them may wait for a newer version.
     dispatcher.admission = Admission(rl.steps, rl.groups, rl.steps)
+    for group in dispatcher.groups.values():
+        group.began = min(group.began, training.step)
     steps = rl.steps - training.step
     every: list[Rollout] = []
     try:

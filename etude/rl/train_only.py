@@ -52,7 +52,9 @@ def copy_journal(source: Path, run: Path) -> None:
     with closing(sqlite3.connect(home / "journal.db")) as old, closing(sqlite3.connect(part)) as new:
         old.backup(new)
         new.execute("PRAGMA journal_mode = DELETE")  # one file, which the rename takes with it
-        new.execute("DELETE FROM lineages")  # of the other run
+        new.execute("DELETE FROM lineages")  # of the other run, and so are its steps
+        new.execute("DELETE FROM unmoved")
+        new.execute("UPDATE changes SET step = 0 WHERE state = 'trained'")
         new.commit()
     part.rename(target / "journal.db")
 

@@ -74,6 +74,41 @@ def test_training_lowers_the_loss_of_what_it_is_trained_on(make_decoder: Make) -
         assert losses[-1] < 0.75 * losses[0]
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_beginnings_in_common_are_computed_once_with_the_gradient_of_whole_items(
+    make_decoder: Make, rng: np.random.Generator, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree of sequences, some longer than a block of queries, some equal, one at another temperature."""
+    trunk, branch = rng.integers(0, VOCAB, 80), rng.integers(0, VOCAB, 70)
+    ends = [rng.integers(0, VOCAB, n) for n in (5, 40, 1, 90, 20)]
+    texts = [np.concatenate((trunk, branch, end)) for end in ends] + [np.concatenate((trunk, end)) for end in ends]
+    texts += [texts[0], trunk, rng.integers(0, VOCAB, 30), texts[1][:-1]]
+    items = []
+    for place, ids in enumerate(texts):
+        advantage, logprob = rng.normal(size=(2, len(ids))).astype(np.float32)
+        stream = Stream("main", (rng.random(len(ids)) < 0.4).astype(np.float32) / 50, Sampled(advantage, logprob - 3))
+        items.append(Item(ids, [stream], 0.7 if place == 3 else 1.0))
+    correction = Correction("truncate", level, 0.5, 2.0)  # type: ignore[arg-type]
+
+    def trained(batches: list[Batch]) -> tuple[dict[str, torch.Tensor], float]:
+        learner = Learner(make_decoder(1), OptimSettings(), 10, 700)
+        loss = sum(learner.forward_backward(batch)["loss"] for batch in batches)
+        return {name: p.grad for name, p in learner.decoder.named_parameters() if p.grad is not None}, loss
+
+    alone, expected = trained([Batch([item], correction) for item in items])
+    computed: list[int] = []
+    forward = Decoder.forward
+    monkeypatch.setattr(
+        Decoder, "forward", lambda self, ids_T, *facts: computed.append(len(ids_T)) or forward(self, ids_T, *facts)
+    )
+    together, loss = trained([Batch(items, correction)])
+    # Two parts of the tree in two micro-batches, of which each computes the trunk.
+    assert sum(computed) < sum(map(len, texts)) / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
+    for name, gradient in alone.items():
+        assert torch.allclose(together[name], gradient, rtol=1e-4, atol=1e-6), name
+
+
 def test_micro_batches_do_not_change_the_gradient(make_decoder: Make) -> None:
     gradients = []
     for micro_tokens in (17, 25, 1000):

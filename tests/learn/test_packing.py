@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.learn.packing import pack
+from etude.learn.packing import LEAST, families, ordered, pack
+from etude.learn.streams import Item, Label, Stream
 
 LENGTHS = st.lists(st.integers(1, 700), max_size=60)
 
@@ -47,3 +49,24 @@ def test_the_square_of_attention_is_counted() -> None:
     packed = pack([1000] + [10] * 200, 100_000, ranks=2, quadratic=1e-3)
     with_long = next(rank[0] for rank in packed if 0 in rank[0])
     assert len(with_long) == 1 + 1 or sum([10] * (len(with_long) - 1)) < 100
+
+
+SHORT = st.lists(st.integers(0, 2), max_size=5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts=st.lists(SHORT, min_size=1, max_size=12), budget=st.integers(1, 600))
+def test_families_compute_every_token_that_no_other_item_has_before_it_once(
+    texts: list[list[int]], budget: int
+) -> None:
+    # Each number stands for a run of tokens, so that beginnings in common are long enough to be shared.
+    tokens = [np.repeat(np.array([9, *text]), LEAST) for text in texts]
+    items = [Item(ids, [Stream("main", np.ones(len(ids), np.float32), Label(ids))]) for ids in tokens]
+    found = families(items, budget)
+    assert sorted(i for family in found for i in family.members) == list(range(len(items)))
+    for family in found:
+        begun = {tuple(tokens[i][:end]) for i in family.members for end in range(1, len(tokens[i]) + 1)}
+        assert family.tokens == len(begun) and (len(family.members) == 1 or family.tokens <= budget)
+        members = [items[i] for i in family.members]
+        order, common = ordered(members)
+        assert sum(len(members[i].tokens_T) - alike for i, alike in zip(order, common, strict=True)) == family.tokens

@@ -15,7 +15,9 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Sample, Version
 from etude.core.rl_settings import RLSettings
-from etude.rl.journal import Journal, Resumed, SavedSlot
+from etude.rl.checkpoint import Checkpoint
+from etude.rl.groups import RolloutGroup, Slot, State
+from etude.rl.journal import Journal, Resumed
 from etude.rl.orchestrator import _keep_young
 from etude.rl.workers.finished import slot_name
 from etude.rollout.turn_records import TurnRecords
@@ -37,7 +39,8 @@ class World:
         journal = Journal(self.path, self.lineage)
         self.lineage += 1
         step, row = self.commits[-1] if self.commits else (0, 0)
-        resumed = journal.resume(row, step)
+        resumed = journal.resume(row, step, replays=STEPS)
+        replays = list(resumed.replays)
         last = None if rows is None else journal.row + rows
         states = {
             (number, slot): saved.state
@@ -45,7 +48,7 @@ class World:
             for slot, saved in enumerate(slots)
         }
         for number, (began, slots) in resumed.groups.items():
-            assert began <= step and len(slots) == GROUP
+            assert began <= step + len(replays) and len(slots) == GROUP
             for slot, saved in enumerate(slots):  # what was finished is there, byte for byte
                 assert saved.state in ("queued", "ready", "void")
                 assert saved.data == (f"{number}/{slot}".encode() if saved.state == "ready" else None)
@@ -59,7 +62,9 @@ class World:
                 ready = [n for n in numbers if all(states[n, s] in ("ready", "void") for s in range(GROUP))]
                 if len(ready) >= GROUPS and self.chance.random() < 0.5:
                     step += 1
-                    batch = ready[:GROUPS]
+                    # Any of them, as in a loop where some are ready earlier; but first those that were trained before.
+                    batch = replays.pop(0) if replays else self.chance.sample(ready, GROUPS)
+                    assert set(batch) <= set(ready)
                     slots = [(n, [s for s in range(GROUP) if states[n, s] == "ready"]) for n in batch]
                     journal.trained(slots, step)
                     states = {key: state for key, state in states.items() if key[0] not in batch}
@@ -116,6 +121,30 @@ def audit(path: Path) -> None:
     assert begun == set(range(len(begun)))
     for step in range(1, STEPS + 1):
         assert len({number for (number, _), at in trained.items() if at == step}) == GROUPS
+    same_weights(path)
+
+
+def same_weights(path: Path) -> None:
+    """Where lineages are said to have steps in common, those were made of the same groups in the same order."""
+    base = sqlite3.connect(path)
+    starts = {lineage: (step, row) for lineage, step, row in base.execute("SELECT lineage, step, row FROM lineages")}
+    trained = "SELECT row, lineage, number, step FROM changes WHERE state = 'trained' ORDER BY row"
+    rows = base.execute(trained).fetchall()
+    base.close()
+    steps: dict[int, dict[int, list[int]]] = {}  # those that led to the weights of each lineage
+    for lineage in starts:
+        made = steps.setdefault(lineage, {})
+        for row, of, number, step in rows:
+            if of <= lineage and all(row <= starts[later][1] for later in starts if of < later <= lineage):
+                made.setdefault(step, []).append(number)
+    for lineage in starts:
+        for before in (each for each in starts if each < lineage):
+            common = min(starts[later][0] for later in starts if before < later <= lineage)
+            for step in range(1, common + 1):
+                ours, theirs = steps[lineage].get(step), steps[before].get(step)
+                assert ours == theirs or ours is None or theirs is None, (before, lineage, step)
+    newest = max(starts)
+    assert all(step in steps[newest] for step in range(1, starts[newest][0] + 1))
 
 
 def test_a_kill_after_every_row_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
@@ -207,13 +236,87 @@ def test_recorded_turns_are_kept_only_where_they_are_trained_within_the_stalenes
     record(2, 0, 4, 5)  # one, but two groups are trained in a step before it: then it is two
     record(4, 0, 4, 6)  # two, and would be four
     record(5, 0, 4)  # as old as what is sampled now
-    queued, ready = SavedSlot("queued"), SavedSlot("ready", b"")
-    slots = {0: [queued, queued], 1: [queued, ready], 2: [queued], 3: [ready], 4: [queued], 5: [queued]}
-    resumed = Resumed({number: (3 if number == 0 else 4, of) for number, of in slots.items()}, 6)
+    one: list[State] = ["queued"]
+    states: list[list[State]] = [["queued", "queued"], ["queued", "ready"], one, ["ready"], one, one]
+    groups = [RolloutGroup(n, 3 if n == 0 else 4, [Slot(state) for state in of]) for n, of in enumerate(states)]
     settings = RLSettings(groups=2, staleness=2)
-    _keep_young(records, resumed, {0: 4}, 4, settings)
+    _keep_young(records, groups, Resumed({}, 6), {0: 4}, Checkpoint(4), settings)
     assert sorted(records.names()) == ["000000-00", "000000-01", "000002-00", "000005-00"]
-    assert {number: began for number, (began, _) in resumed.groups.items()} == {0: 2, 1: 4, 2: 3, 3: 4, 4: 4, 5: 4}
+    assert [group.began for group in groups] == [2, 4, 3, 4, 4, 4]
+
+
+def test_turns_sampled_behind_the_checkpoint_are_kept_as_the_lost_steps_are_repeated(tmp_path: Path) -> None:
+    """Killed at step 7, back to step 4; without the same steps once more, its weights would be six steps away."""
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    for number in range(10):
+        journal.admit(number, 1, max(0, number - 2))
+        if number < 8:
+            journal.ready(number, 0, b"rollout")
+    row = 0
+    for step, number in enumerate((0, 1, 2, 3, 5, 4, 6), start=1):
+        journal.trained([(number, [0])], step)
+        row = journal.row if step == 4 else row
+    journal.close()
+    records = TurnRecords(tmp_path / "turns")
+    for number, version in ((8, Version(0, 6)), (9, Version(0, 7))):
+        made = records.open(slot_name(number, 0))
+        made.add("turn", Sample("", "stop", (1,), (-1.0,), [version]))  # type: ignore[arg-type]
+        made.close()
+    again = Journal(tmp_path / "journal.db", 1)
+    resumed = again.resume(row, 4, {8, 9}, replays=20)
+    assert resumed.replays == [[5], [4], [6]] and again.branches() == {0: 7}
+    groups = [
+        RolloutGroup(number, began, [Slot(saved.state) for saved in slots])
+        for number, (began, slots) in sorted(resumed.groups.items())
+    ]
+    _keep_young(records, groups, resumed, again.branches(), Checkpoint(4), RLSettings(groups=1, staleness=2))
+    assert sorted(records.names()) == ["000008-00", "000009-00"]
+    # As it was when the run was killed: 7 waits to be trained, and the other two go on at the weights of then.
+    assert {group.number: group.began for group in groups if group.number > 6} == {7: 5, 8: 6, 9: 7}
+
+
+def test_steps_that_moved_no_weights_make_no_recorded_turn_older(tmp_path: Path) -> None:
+    """Killed at step 7, back to step 5. Since version 1 only step 4 had a gradient: versions are 1 and 4, not 7."""
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    for number in range(10):
+        journal.admit(number, 1, number)
+        if number < 7:
+            journal.ready(number, 0, b"rollout")
+    row = 0
+    for step in range(1, 8):
+        journal.trained([(step - 1, [0])], step, moved=step in (1, 4))
+        row = journal.row if step == 5 else row
+    journal.close()
+    records = TurnRecords(tmp_path / "turns")
+    for number, version in ((7, Version(0, 1)), (8, Version(0, 4)), (9, Version(0, 0))):
+        made = records.open(slot_name(number, 0))
+        made.add("turn", Sample("", "stop", (1,), (-1.0,), [version]))  # type: ignore[arg-type]
+        made.close()
+    again = Journal(tmp_path / "journal.db", 1)
+    resumed = again.resume(row, 5, {7, 8, 9}, replays=20)
+    assert resumed.replays == [[5], [6]] and resumed.unmoved == [6, 7]
+    groups = [RolloutGroup(number, began, [Slot()]) for number, (began, _) in sorted(resumed.groups.items())]
+    checkpoint = Checkpoint(5, row, unmoved=[2, 3, 5])
+    _keep_young(records, groups, resumed, again.branches(), checkpoint, RLSettings(groups=9, staleness=1))
+    assert sorted(records.names()) == ["000007-00", "000008-00"]  # one step old, none, and two
+    assert {group.number: group.began for group in groups if group.number > 6} == {7: 6, 8: 7, 9: 7}
+
+
+def test_a_lost_step_is_repeated_only_if_all_of_its_rollouts_are_left(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    for number in range(3):
+        journal.admit(number, 1, 0)
+        journal.ready(number, 0, b"rollout")
+        journal.trained([(number, [0])], number + 1)
+    journal._base.execute("DELETE FROM rollouts WHERE number = 1")
+    journal.close()
+    again = Journal(tmp_path / "journal.db", 1)
+    assert again.resume(0, 0, replays=1).replays == [[0]]
+    assert again.resume(0, 0, replays=9).replays == [[0]] and again.branches() == {0: 1}
+    assert again.resume(0, 0).replays == [] and again.branches() == {0: 0}  # nobody promised to repeat it
 
 
 def test_what_was_trained_long_ago_takes_no_memory_at_a_resume(tmp_path: Path) -> None:
