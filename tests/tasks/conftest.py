@@ -18,7 +18,7 @@ from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.verdict import Grade
 
-QUICK = GraderSettings(seconds=10, cpu_seconds=1, memory_mb=192, disk_mb=16)
+QUICK = GraderSettings(seconds=30, cpu_seconds=1, memory_mb=192, disk_mb=16)
 
 
 class Grounds:

@@ -20,7 +20,7 @@ from etude.tasks.format.task import Task
 from redteam.grader.run import PUBLISHED
 from redteam.grader.targeted_attacks import TARGETED
 
-QUICK = GraderSettings(seconds=3, cpu_seconds=1, memory_mb=128, disk_mb=16)
+QUICK = GraderSettings(seconds=30, cpu_seconds=3, memory_mb=128, disk_mb=16)
 # Each catches a defence that the others leave alone; the rest of them is for the benchmark.
 BESIDE = (
     *("exit-in-call", "equal-to-all", "equal-text", "patched-assert", "patched-result", "patched-run", "skip-in-call"),
