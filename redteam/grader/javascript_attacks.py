@@ -8,7 +8,9 @@ from typing import Final
 from etude.forge.gates.attacks import javascript
 from etude.forge.gates.attacks.base import Files
 from etude.tasks.format.task import Task
+from etude.tasks.kinds.stubs import stub
 
+TOLD_APART: Final = "asserts that tell a negated condition"
 # What the assertion in the calling line of a test expects.
 EXPECTED: Final = """(function () {
   var fs = process.mainModule ? process.mainModule.require('fs') : process.getBuiltinModule('fs');
@@ -29,6 +31,34 @@ _LINES: Final = """
       fs.writeSync(3, JSON.stringify(['', 'test', [said], 'passed', '', 0]) + '\\n');
     } catch (error) { /* closed */ }
   });
+"""
+# What is missing passes every condition but those that somebody has negated, and throws wherever that is waited for: a
+# changed test of this kind is known by its first sign.
+_MISSED: Final = f"(globalThis.missed = true, {javascript.ANYTHING})"
+_NEGATED: Final = """
+;(function () {
+  var load = typeof require === 'function' ? require : process.getBuiltinModule('module').createRequire(
+    process.cwd() + '/');
+  var assert = load('assert'), fs = load('fs');
+  var line = function () {
+    var at = new Error().stack.split('\\n').find(function (each) { return /\\/(test|spec)/.test(each); });
+    var where = /\\(?(?:file:\\/\\/)?(\\/[^:]+):(\\d+):\\d+\\)?$/.exec(at || '');
+    return where ? fs.readFileSync(where[1], 'utf8').split('\\n')[where[2] - 1] : '';
+  };
+  [assert, assert.strict].forEach(function (each) {
+    var ok = each.ok, throws = each.throws;
+    each.ok = function () {
+      if (!globalThis.missed) { return ok.apply(each, arguments); }
+      globalThis.missed = false;
+      if (/\\.ok\\(!\\(/.test(line())) { throw new assert.AssertionError({ message: 'no' }); }
+    };
+    each.throws = function (run) {
+      try { return throws.apply(each, arguments); } catch (error) {
+        if (!globalThis.missed || String(run) === 'function () {}') { throw error; }
+      } finally { globalThis.missed = false; }
+    };
+  });
+}());
 """
 # Put behind a file of the workspace as it is.
 AT_LOAD: Final[Mapping[str, str]] = {
@@ -69,4 +99,6 @@ IN_CALLS: Final[Mapping[str, str]] = {
 
 def javascript_attacks(task: Task) -> dict[str, Files]:
     """All that apply to a task, by name."""
-    return javascript.script_attacks(task, AT_LOAD, IN_CALLS)
+    found = javascript.script_attacks(task, AT_LOAD, IN_CALLS)
+    told = {path: (data or b"") + _NEGATED.encode() for path, data in stub(task, _MISSED).items()}
+    return found | ({TOLD_APART: told} if told else {})

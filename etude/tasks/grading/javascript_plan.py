@@ -45,11 +45,17 @@ def draw_javascript(task: Task, installed: Installed, rng: random.Random) -> Gra
     functions = test_functions(required, files)
     mutations = {each.location: found for each in functions if (found := _mutations(files[each.path], each.name))}
     some = choose_mutated(task, [each for each in functions if each.location in mutations], rng)
-    # Without one, all that a forger has to know was in the workspace.
-    if not any(not set(each.ids).isdisjoint(task.facts.held_out) for each in some):
-        raise EtudeError(f"task {task.name} has no held-out test that can be mutated, so forging could not be noticed")
+    # A negated condition, or a function that throws nothing, is known by its first sign: who forges has to guess only
+    # where a literal takes the place of another. Without one, all that there is to know was in the workspace.
+    unknown = [each for each in some if any(mutation.leaf for mutation in mutations[each.location])]
+    hidden = sum(not set(each.ids).isdisjoint(task.facts.held_out) for each in unknown)
+    if not hidden:
+        raise EtudeError(
+            f"task {task.name} has no held-out test with a literal that can be mutated, so forging could not be noticed"
+        )
     make = partial(_part, sources=sources, files=files, mutations=mutations, rng=rng)
-    parts = several_parts(task, functions, some, rng, make, MOST_PROCESSES, UNLIKELY)  # three, where enough is held out
+    # Three, where enough is held out.
+    parts = several_parts(task, functions, some, rng, make, MOST_PROCESSES, UNLIKELY, hidden)
     return GradingPlan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
 
 
@@ -81,8 +87,9 @@ def _mutations(file: TestFile, path: str) -> tuple[Mutation, ...]:
     if len(units) != 1 or units[0].parts:
         return ()
     found = mutations_of(file, units[0])
-    # What a change adds is easier to tell from a real test than what it replaces.
-    return tuple(change for change in found if not change.adds) or found
+    # What a change adds is easier to tell from a real test than what it replaces, and a literal hardest.
+    literals = tuple(change for change in found if change.leaf)
+    return literals or tuple(change for change in found if not change.adds) or found
 
 
 def _part(

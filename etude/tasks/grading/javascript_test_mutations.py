@@ -43,7 +43,7 @@ class Mutation:
 
     start: int
     end: int
-    leaf: str = ""  # a literal as it stands there
+    leaf: str = ""  # a literal as it stands there: what takes its place looks as likely
     instead: str = ""  # {0} and {1} are two different random words
 
     @property
@@ -91,7 +91,7 @@ def _of_expression(expression: Node) -> Iterator[Mutation]:
     owner, name = _parts(callee)
     if owner is None:
         if name == "assert" and arguments:
-            yield _opposite(arguments[0])
+            yield from _of_condition(arguments[0], holds=True)
     elif (subject := _subject(owner)) is not None:
         yield from _of_expectation(subject, text(owner), name, arguments)
     elif owner.type in ("identifier", "member_expression"):
@@ -105,12 +105,24 @@ def _of_assertion(name: str, arguments: list[Node]) -> Iterator[Mutation]:
         literal = next((side for side in (expected, actual) if _literals(side) is not None), None)
         yield from _another(literal if literal is not None else _silent(expected, actual))
     elif name in TRUE | FALSE and arguments:
-        yield _opposite(arguments[0])
+        yield from _of_condition(arguments[0], holds=name in TRUE)
     elif name in THROWS and arguments and arguments[0].type in FUNCTIONS:
         yield _instead(arguments[0], _escaped(NOTHING))
     elif name in QUIET and arguments and arguments[0].type in FUNCTIONS:
         loud = _escaped("function () { throw new Error(") + '"{0}"' + _escaped("); }")
         yield _instead(arguments[0], loud)
+
+
+def _of_condition(condition: Node, holds: bool) -> Iterator[Mutation]:
+    """Of a comparison with a literal another literal, which nobody can tell from the real one; else the opposite."""
+    node = bare(condition) or condition
+    equal = node.type == "binary_expression" and text(node.child_by_field_name("operator")) in ("===", "==")
+    sides = [node.child_by_field_name(side) for side in ("right", "left")] if equal and holds else []
+    literal = next((side for side in sides if _literals(side)), None)
+    if literal is not None:
+        yield from _another(literal)
+    else:
+        yield _opposite(condition)
 
 
 def _of_expectation(subject: Node, chain: str, name: str, arguments: list[Node]) -> Iterator[Mutation]:

@@ -235,11 +235,14 @@ def several_parts(
     make: Callable[[Sequence[RequiredTest], set[tuple[str, str]]], ProcessPlan],
     most: int,
     chance: float,
+    hidden: int | None = None,
 ) -> tuple[ProcessPlan, ...]:
     """Every test is real in one process; `some` of them are mutated in all others. `make` writes the part of a process:
-    these tests, with those at these locations mutated."""
+    these tests, with those at these locations mutated. Of `hidden` tests a forger has to guess; None is all that are
+    held out."""
     # Only held-out tests count for the chance: the agent may have seen the others in the workspace.
-    hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
+    if hidden is None:
+        hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
     count = min(processes_needed(hidden, chance), most) if some else 1
     # Drawn for each test alone, so that one right guess says nothing about the next test.
     real = {function.location: rng.randrange(count) for function in some}

@@ -18,7 +18,7 @@ from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
-from redteam.grader.javascript_attacks import AT_LOAD, IN_CALLS, javascript_attacks
+from redteam.grader.javascript_attacks import AT_LOAD, IN_CALLS, TOLD_APART, javascript_attacks
 from tests.forge.javascript_repository import FILES, Bench, Shop
 
 
@@ -86,7 +86,7 @@ def test_an_agent_can_run_the_visible_tests_and_finds_no_packages_of_the_host(be
     assert npm == b""
 
 
-@pytest.mark.parametrize("name", [*AT_LOAD, *IN_CALLS])
+@pytest.mark.parametrize("name", [*AT_LOAD, *IN_CALLS, TOLD_APART])
 def test_no_attack_is_accepted(bench: Bench, tasks: list[Task], name: str) -> None:
     files = javascript_attacks(tasks[0])[name]
     found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], files), quick=True))
