@@ -111,6 +111,7 @@ FEWER = [
     (r"--tasks \d+", "--tasks 2"),
     (r"--samples \d+", "--samples 1"),
     (r"--sandboxes \S+", "--sandboxes 10"),
+    (r"ladder boltons toolz", "ladder toolz"),
 ]
 QUICK_BASE = "base.code_bytes=2000 base.histories=2 base.history_tokens=4000 base.needle_lengths=[256] base.window=256"
 QUICK_BASE += " base.needle_trials=1 base.serving_lengths=[128] base.serving_most=128 base.serving_tokens=4"

@@ -69,7 +69,7 @@ class Pace:
     def left(self, now: float) -> float | None:
         """Seconds to the end of the work or of its time, whichever comes first."""
         rate = self.rate(now)
-        ends = [(self.total - self.done) / rate] if self.total and rate > 0 else []
+        ends = [max(0.0, self.total - self.done) / rate] if self.total and rate > 0 else []
         ends += [max(0.0, self.limit.seconds - self.spent(now))] if self.limit else []
         return min(ends) if ends else None
 

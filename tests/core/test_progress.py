@@ -66,6 +66,11 @@ def test_the_rate_counts_only_our_own_work():
     assert "  2 files/s  5.0 s left" in work(io.StringIO(), 1, total=102, done=90)
 
 
+def test_more_than_the_total_has_no_time_left_and_never_less_than_none():
+    lines = work(io.StringIO(), 40, total=12).splitlines()
+    assert any("  0.0 s left" in line for line in lines) and not any(" -" in line for line in lines)
+
+
 def test_without_a_total_there_is_a_count_and_a_rate():
     lines = work(io.StringIO(), 2, total=None).splitlines()
     assert lines[-1] == "reading  4 files  2 files/s  in 2.0 s  loss 2.346"

@@ -49,12 +49,15 @@ def make_ladders(
     layers, index = Store(store or default_store()), read_index(find_links)
     journals: dict[str, Journal] = {}
     refused: dict[str, str] = {}
+    made: Counter[str] = Counter()  # by package and rung
     with track("making the ladder", total=len(specs) * len(rungs) * count, unit="tasks") as bar:
 
         def on_entry(entry: JournalEntry) -> None:
             bar.note(last=entry.task or entry.reason)
             if entry.task:
-                bar.advance()
+                rung = entry.task.rpartition("-")[0]
+                made[rung] += 1
+                bar.advance(made[rung] <= count)  # candidates are tried a few at once, so a rung may get more
 
         async def package(spec: str, name: str, host: StoringHost) -> Journal:
             bar.note(now=f"getting {spec}")

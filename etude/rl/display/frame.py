@@ -189,8 +189,10 @@ def _curve(
         return Line(rank, Text())
     drawn = spark(values, min(LONGEST_SPARK, columns - LABEL - VALUE - 18))
     kept = values[-LONGEST_SPARK:]
-    span = f"  {write(min(kept))} to {write(max(kept))}" if drawn else ""
-    return _line(rank, label, write(values[-1]), drawn, span)
+    least, most = write(min(kept)), write(max(kept))
+    if least == most:  # what its figures do not show is noise, which would be drawn as if it were a change
+        drawn = SPARKS[0] * len(drawn)
+    return _line(rank, label, write(values[-1]), drawn, f"  {least} to {most}" if drawn else "")
 
 
 def _line(rank: int, label: str, value: str, curve: str = "", rest: str = "") -> Line:

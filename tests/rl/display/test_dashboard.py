@@ -103,6 +103,12 @@ def test_a_curve_goes_from_the_least_to_the_most_of_its_values():
     assert len(spark([float(each) for each in range(100)], 10)) == 10
 
 
+def test_a_curve_whose_figures_are_equal_is_flat():
+    rows = [row(step) | {"entropy": 5.984 + step * 1e-6} for step in range(1, 13)]
+    (line,) = [line for line in draw(HEAD, rows, NOW, [], 80, 24).plain.split("\n") if line.startswith("entropy")]
+    assert f"5.984  {'▁' * 12}  5.984 to 5.984" in line
+
+
 def test_the_snapshot_counts_the_slots_of_untrained_groups():
     groups = {3: RolloutGroup(3, 0, [Slot("ready"), Slot("running")]), 4: RolloutGroup(4, 0, [Slot()])}
     dispatcher = SimpleNamespace(groups=groups, voids=Counter({"sandbox": 2}), in_flight=1)
