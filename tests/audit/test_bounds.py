@@ -12,7 +12,7 @@ from etude.audit.behaviour_metrics import behaviour
 from etude.audit.blind_view import BlindView, CallRecord, Turn
 from etude.audit.bounds import MOST_COMMANDS, MOST_GROWTH, MOST_OF_A_CALL
 
-MOST_SECONDS = 20.0  # of processor time; the same inputs took minutes where nothing was bounded
+MOST_SECONDS = 20.0  # of processor time; where nothing was bounded several of these took more than a minute
 
 
 def ran(*commands: str) -> BlindView:

@@ -261,7 +261,7 @@ def test_what_was_printed_does_not_decide_how_long_a_hint_takes() -> None:
     rollout = trajectory(*printed, *wrong, end())
     started = time.process_time()
     sites = asyncio.run(find_sites([build_behaviour({"use": "tool_errors"}, "x")], rollout))
-    assert len(sites) == 30 and time.process_time() - started < 20  # it was ten minutes
+    assert len(sites) == 30 and time.process_time() - started < 20
 
 
 OWN = '''
