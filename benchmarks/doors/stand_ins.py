@@ -12,7 +12,8 @@ STAGES = ("run", "corpus", "pretrain", "mtp", "extend", "demos", "sft", "rl")
 # What a page calls by a name of the reader's, and what stands for it here.
 STAND_INS = {
     r"(?:TASK|tasks/attrs/TASK|tasks/(?:qs|attrs)/[\w-]+-deletion-\w+)": "{task}",
-    r"REPO|CHECKOUT|\./mine|\./my-project|\./my-package|~/src/\w+|attrs(?:==[\d.]+)?|pyjwt|boltons|PKG\.*": "shop",
+    r"REPO|CHECKOUT|\./(?:mine|my-(?:repository|project|package))|~/src/\w+": "shop",
+    r"attrs(?:==[\d.]+)?|pyjwt|boltons|PKG\.*": "shop",
     r"M|MODEL|DIR|ONE|TWO|THREE|CHECKPOINT|ORIGINAL|RUN_OR_DIR": "my-model",
     r"sft-0000423|runs/quickstart/checkpoints/[\w-]+": "my-model",
     r"RUN|OTHER_RUN|runs/(?:nano|mine|shop|a|b|g16|nano-cpt|half|attrs|repo|ray)": "runs/quickstart",
