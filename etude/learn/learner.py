@@ -111,15 +111,15 @@ class Learner:
     def forward_backward(self, batch: Batch) -> dict[str, float]:
         items = [item for item in batch.items if item.forward_tokens]
         # Kernels of a GPU take whole sequences; routers count every token of everybody.
-        shared = self._on_cpu and not self.decoder.config.num_experts and can_share(items)
+        on_cpu = self.decoder.lm_head.weight.device.type == "cpu" and self.decoder.share is None
+        shared = on_cpu and not self.decoder.config.num_experts and can_share(items)
 
         def work(decoder: Decoder, micro_batches: list[list[int]]) -> Tally:
             tally = Tally()
             for micro in micro_batches:
                 chosen, weights = [items[i] for i in micro], self.weights | {"live": decoder}
                 order, common = ordered(chosen) if shared else (range(len(chosen)), ())
-                chosen = [chosen[i] for i in order]
-                MicroBatch(chosen, batch.correction, weights, tally, common).backward()
+                MicroBatch([chosen[i] for i in order], batch.correction, weights, tally, common).backward()
             return tally
 
         tallies = self.replicas.run(work, self._shares_of(items, shared))
@@ -183,10 +183,6 @@ class Learner:
 
     def publish(self, weights: Publisher, version: Version) -> None:
         weights.publish(self.decoder, version)
-
-    @property
-    def _on_cpu(self) -> bool:
-        return self.decoder.lm_head.weight.device.type == "cpu" and self.decoder.share is None
 
     def _shares_of(self, items: Sequence[Item], shared: bool) -> list[list[list[int]]]:
         """Micro-batches of items for each thread; where beginnings are shared, of items that begin alike."""

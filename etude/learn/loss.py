@@ -92,9 +92,8 @@ class Tally:
 
 def packed(decoder: Decoder, items: Sequence[Item], common: Sequence[int] = ()) -> Packed:
     """Items for one forward, their tokens routed to the experts they were sampled with, where those are known."""
-    tokens, temperatures = [item.tokens_T for item in items], [item.temperature for item in items]
-    experts, plausible = [item.experts_TBK for item in items], [item.plausible for item in items]
-    return Packed(decoder, tokens, temperatures, experts, plausible, common=common)
+    facts = ((item.tokens_T, item.temperature, item.experts_TBK, item.plausible) for item in items)
+    return Packed(decoder, *zip(*facts, strict=True), common=common)  # type: ignore[arg-type]
 
 
 class MicroBatch:
