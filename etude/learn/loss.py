@@ -93,7 +93,7 @@ class Tally:
 def packed(decoder: Decoder, items: Sequence[Item], common: Sequence[int] = ()) -> Packed:
     """Items for one forward, their tokens routed to the experts they were sampled with, where those are known."""
     facts = ((item.tokens_T, item.temperature, item.experts_TBK, item.plausible) for item in items)
-    return Packed(decoder, *zip(*facts, strict=True), common=common)  # type: ignore[misc]
+    return Packed(decoder, *zip(*facts, strict=True), common=common)  # type: ignore[misc, arg-type]
 
 
 class MicroBatch:
