@@ -122,13 +122,11 @@ def _train(
     every = settings.eval_every if held_out is not None else 0
     if measure is not None:
         every, evaluate = settings.eval_every or settings.steps, partial(measure, learner)
-        # Only where training begins: a run that continues has this row already.
-        if saved is None:
-            run.log(stage, 0, **evaluate())
-    elif every and settings.model and saved is None:
+    # A model that was there before; and only where training begins: a run that continues has this row already.
+    if saved is None and every and (measure is not None or settings.model):
         found = evaluate()
         run.log(stage, 0, **found)
-        if said := wrong_tokenizer(found["held_out_loss"], learner.decoder.config.vocab_size):
+        if said := wrong_tokenizer(found.get("held_out_loss", 0.0), learner.decoder.config.vocab_size):
             run.say(f"{stage}: {said}")
     return loop.train(
         run,

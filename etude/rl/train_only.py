@@ -53,7 +53,8 @@ def copy_journal(source: Path, run: Path) -> None:
         old.backup(new)
         new.execute("PRAGMA journal_mode = DELETE")  # one file, which the rename takes with it
         new.execute("DELETE FROM lineages")  # of the other run, and so are its steps
-        new.execute("DELETE FROM unmoved")
+        if new.execute("SELECT 1 FROM sqlite_master WHERE name = 'unmoved'").fetchone():  # since format 3
+            new.execute("DELETE FROM unmoved")
         new.execute("UPDATE changes SET step = 0 WHERE state = 'trained'")
         new.commit()
     part.rename(target / "journal.db")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from etude.pipeline.half_loop import rollouts_only, train_only
 from etude.rl import editions
 from etude.rl.editions import Editions
 from etude.rl.journal import Journal
+from etude.rl.train_only import copy_journal
 from etude.rollout.listing import Wanted, list_rollouts
 from etude.rollout.rollout import build_setup
 
@@ -125,3 +127,15 @@ def test_a_journal_from_before_editions_were_written_knows_the_recipe_that_it_be
     begin(tmp_path, after)
     found = open_editions(tmp_path, 1, after)
     assert found.editions[0].lr == before.rl.optim.lr and found.current.lr == 1e-5
+
+
+def test_a_journal_of_an_older_version_is_copied_and_read(tmp_path: Path) -> None:
+    source, run = tmp_path / "source", tmp_path / "run"
+    (source / "rl").mkdir(parents=True)
+    Journal(source / "rl" / "journal.db", 0).close()
+    with closing(sqlite3.connect(source / "rl" / "journal.db")) as base:  # what version 2 was
+        base.executescript("DROP TABLE unmoved; PRAGMA user_version = 2;")
+    copy_journal(source, run)
+    journal = Journal(run / "rl" / "journal.db", 0)
+    assert journal.resume(0, 0).groups == {}
+    journal.close()
