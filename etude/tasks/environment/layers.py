@@ -32,6 +32,7 @@ from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 
 ARCHIVE: Final = "/opt/etude/inside.zip"  # what runs inside, as `inside_layer` brings it
+REPORTER: Final = Path(__file__).parents[1] / "sandbox_side" / "report.cjs"  # what a JavaScript process loads
 
 # A layer is made once for each store, however many rollouts there are; the newest tasks are remembered.
 _REMEMBERED = 128
@@ -163,8 +164,13 @@ def inside_layer(store: Store) -> Layer:
     """The code that runs inside, for an interpreter that has not loaded it: a file that it can import from, and what
     is loaded into a JavaScript process."""
     folder, _, name = ARCHIVE.rpartition("/")
-    reporter = Path(__file__).parents[1] / "sandbox_side" / "report.cjs"
-    return store.add_files({name: _archive(), reporter.name: reporter.read_bytes()}, at=folder, shows=())
+    return store.add_files({name: _archive(), REPORTER.name: _reporter()}, at=folder, shows=())
+
+
+@cache
+def _reporter() -> bytes:
+    """Read once, as the archive is: a run whose package is updated under it goes on with what it began with."""
+    return REPORTER.read_bytes()
 
 
 @cache
