@@ -29,9 +29,9 @@ Hint = Callable[[Step, "re.Match[str]", Trajectory], str]
 def _text_not_found(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:
     """With the text that was meant: small models copy what stands close by.
 
-    That is what the same edit took when it worked later, or else the line that the tool found, or else what a later edit
-    of the file took. An edit that has worked before is a thing done: to quote a line to it would ask for one more edit of
-    what is right.
+    That is what the same edit took when it worked later, or else the line that the tool found, or else what a later
+    edit of the file took. An edit that has worked before is a thing done: to quote a line to it would ask for one more
+    edit of what is right.
     """
     path, worked = step.call.arguments.get("path", "it"), _edits_that_worked(step, trajectory)
     if any(each.turn < step.turn and _is_same(each, step) for each in worked):

@@ -29,8 +29,7 @@ from etude.bench.studies.study import Arm, Base, Figure, Study, Verdict
 ROOT = Base("root", (("base", "root", "{seed}", "--run", "{run}"),), seeded=False)
 TUNED = Base("tuned", (("base", "{root}/model", "{seed}", "--run", "{run}"),), needs=(ROOT,))
 
-def later(run):
-    return ("score", run.name, "{seed}", "--run", "{run}", "{tuned}/model")
+LATER = ("score", "run", "{seed}", "--run", "{run}", "{tuned}/model")
 
 def measure(run):
     return {"score": float((run / "score").read_text())}
@@ -47,7 +46,7 @@ STUDY = Study(
     claim="New is better.", shown="A higher score.",
     arms={"cpu": {
         n: Arm(n, (("score", n, "{seed}", "--run", "{run}", "{tuned}/model"), *more), (TUNED,))
-        for n, more in (("old", ()), ("new", (later,)))
+        for n, more in (("old", ()), ("new", (LATER,)))
     }},
     measure=measure, conclude=conclude, figures=figures, columns={"score": "score"}, seeds=2,
 )
