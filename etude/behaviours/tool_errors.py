@@ -27,31 +27,41 @@ Hint = Callable[[Step, "re.Match[str]", Trajectory], str]
 
 
 def _text_not_found(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:
-    """With the line of the file that was meant, where the tool found one: small models copy what stands close by.
+    """With the text that was meant: small models copy what stands close by.
 
-    An edit that has worked before is a thing done: to quote a line to it would ask for one more edit of what is right.
+    That is what the same edit took when it worked later, or else the line that the tool found, or else what a later
+    edit of the file took. An edit that has worked before is a thing done: to quote a line to it would ask for one more
+    edit of what is right.
     """
-    if _has_worked(step, trajectory):
-        return f"{step.call.arguments.get('path', 'it')} is changed already; go on."
+    path, worked = step.call.arguments.get("path", "it"), _edits_that_worked(step, trajectory)
+    if any(each.turn < step.turn and _is_same(each, step) for each in worked):
+        return f"{path} is changed already; go on."
+    later = [each for each in worked if each.turn > step.turn]
+    same = [_text(each, "old") for each in later if _text(each, "new") == _text(step, "new")]
     lines = (found["lines"] or "").split("\n")
     # The tool shows the line before the nearest one, if there is one.
-    line = lines[min(len(lines) - 1, 1 if int(found["number"] or 1) > 1 else 0)].strip()
-    return f"old is: {line[:LONGEST]}" if line else f"old must be copied from {step.call.arguments.get('path', 'it')}."
+    near = lines[min(len(lines) - 1, 1 if int(found["number"] or 1) > 1 else 0)].strip()
+    meant = next((text for text in (*same, near, *(_text(each, "old") for each in later)) if text), "")
+    return f"old is: {meant[:LONGEST]}" if meant else f"old must be copied from {path}."
 
 
-def _has_worked(step: Step, trajectory: Trajectory) -> bool:
-    """Whether an earlier edit of the same file had the same old or the same new text, and worked.
+def _edits_that_worked(step: Step, trajectory: Trajectory) -> list[Step]:
+    """Calls of the same tool for the same file that did what they should, before this one and after it."""
+    alike = [each for each in steps_of(trajectory) if each.call.name == step.call.name]
+    path = step.call.arguments.get("path")
+    return [each for each in alike if each.call.arguments.get("path") == path and each.result and not each.result.error]
+
+
+def _is_same(one: Step, other: Step) -> bool:
+    """Whether two edits of a file have the same old or the same new text.
 
     Texts that were deleted have the same new text, none: that says nothing.
     """
-    given = step.call.arguments
-    earlier = [each for each in steps_of(trajectory) if each.turn < step.turn and each.call.name == step.call.name]
-    done = [each.call.arguments for each in earlier if each.result is not None and each.result.error is None]
-    return any(
-        other.get("path") == given.get("path")
-        and (other.get("old") == given.get("old") or (given.get("new") and other.get("new") == given.get("new")))
-        for other in done
-    )
+    return _text(one, "old") == _text(other, "old") or _text(one, "new") == _text(other, "new") != ""
+
+
+def _text(step: Step, name: str) -> str:
+    return str(step.call.arguments.get(name, ""))
 
 
 def _no_such_file(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:

@@ -68,6 +68,7 @@ class Habits:
     look: float = 0.12  # lists or searches before it reads
     together: float = 0.3  # puts calls that do not depend on each other into one turn
     slip: float = 0.08  # gets a path or the old text wrong, sees the error, and mends it
+    misplaced: float = 0.0  # of its slips in an edit: those in the path and not in the old text
     again: float = 0.0  # makes an edit once more that has worked, sees the error, and goes on
     whole: float = 0.03  # writes the whole file instead of editing it
     check: float = 0.1  # runs the tests before it finishes
@@ -122,8 +123,10 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
         return [*turns, _turn(rng, habits, f"Write {names}.", *edits, end)]
     for number, call in enumerate(edits):
         if rng.random() < habits.slip and call.name == "edit":
-            turns.append(_turn(rng, habits, f"Write {names}.", _misread(call, task, rng)))
-            turns.append(Assistant("The old text was wrong.", calls=(call,)))
+            slip = _misplaced(call, task, rng, habits) or _misread(call, task, rng)
+            turns.append(_turn(rng, habits, f"Write {names}.", slip))
+            what = "old text" if slip.arguments["path"] == call.arguments["path"] else "path"
+            turns.append(Assistant(f"The {what} was wrong.", calls=(call,)))
         elif number and rng.random() < habits.together:
             turns[-1] = Assistant(turns[-1].thinking, calls=(*turns[-1].calls, call))
         else:
@@ -270,6 +273,15 @@ def _changes(task: Task, path: str, rng: random.Random, habits: Habits) -> Itera
         return
     for old, new in edits_between(task.workspace.text(before), after):
         yield Call("edit", {"path": path, "old": old, "new": new})
+
+
+def _misplaced(call: Call, task: Task, rng: random.Random, habits: Habits) -> Call | None:
+    """An edit of a file that is not there: the path without its folder. None where that slip is not made."""
+    name = call.arguments["path"].rpartition("/")[2]
+    # The draw only where the habit is there: other recipes keep the demonstrations that they had.
+    if not habits.misplaced or rng.random() >= habits.misplaced or name in task.workspace:
+        return None
+    return Call("edit", {**call.arguments, "path": name})
 
 
 def _misread(call: Call, task: Task, rng: random.Random) -> Call:

@@ -7,7 +7,6 @@ ten epochs, where the loss has fallen to 0.03 (one run, 2026-11-17); the early s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from etude.bench.studies.nano import NANO, benched, reinforced, tuned
 from etude.bench.studies.study import Arm, Base, Figure, Results, Study, Verdict, Words
 
 SECONDS = 240
+MOST_EPOCHS = 200  # more than any machine does in that time
 # Families of level 1 that the last arms' demonstrations leave out, and those that they have.
 HIDDEN = "['clamp', 'multiples', 'lookup', 'recent', 'initials', 'pad']"
 SHOWN = (
@@ -32,17 +32,10 @@ BENCH = ("bench.count=100", "bench.samples=4", "bench.unseen_count=25")
 ON_HIDDEN = (f"bench.tasks.families={HIDDEN}", "bench.count=60", "bench.samples=4")
 
 
-def more_sft(base: Base) -> tuple[Words | Callable[[Path], Words], ...]:
-    """One epoch to learn how fast this machine is, then as many from the start as fit the seconds."""
+def more_sft(base: Base) -> Words:
+    """As many epochs as fit the seconds, by the clock of the stage: the rate decays in time for its last step."""
     start = ("sft", "nano", f"sft.model={{{base.name}}}/model", f"sft.data={{{base.name}}}/demos.jsonl")
-
-    def rest(run: Path) -> Words:
-        rows = read_run(run.parent / "speed").rows("sft")
-        # From the second row on: the first step waits for what is loaded.
-        epoch = (rows[-1]["time"] - rows[0]["time"]) * rows[-1]["step"] / (rows[-1]["step"] - rows[0]["step"])
-        return (*start, "run.seed={seed}", f"sft.epochs={max(1, round(SECONDS / epoch))}", "--run", "{run}")
-
-    return ((*start, "run.seed={seed}", "sft.epochs=1", "--run", "{arm}/speed"), rest)
+    return (*start, "run.seed={seed}", f"sft.seconds={SECONDS}", f"sft.epochs={MOST_EPOCHS}", "--run", "{run}")
 
 
 def rl(base: Base, *keys: str) -> Words:
@@ -53,7 +46,7 @@ def rl(base: Base, *keys: str) -> Words:
 def pair(base: Base, end: str, start: str, **how: Any) -> dict[str, Arm]:
     return {
         f"rl{end}": Arm(f"RL for {SECONDS} s from {start}", (rl(base), benched(*BENCH)), (base,), **how),
-        f"sft{end}": Arm(f"SFT for {SECONDS} s from {start}", (*more_sft(base), benched(*BENCH)), (base,), **how),
+        f"sft{end}": Arm(f"SFT for {SECONDS} s from {start}", (more_sft(base), benched(*BENCH)), (base,), **how),
     }
 
 
@@ -70,15 +63,17 @@ def hidden_arms() -> dict[str, Arm]:
             (HALF,),
             **how,
         ),
-        "hidden-sft": Arm("the same after SFT on the others", (*more_sft(HALF), benched(*ON_HIDDEN)), (HALF,), **how),
+        "hidden-sft": Arm("the same after SFT on the others", (more_sft(HALF), benched(*ON_HIDDEN)), (HALF,), **how),
     }
 
 
 def measure(run: Path) -> dict[str, Any]:
     found = bench_values(run) | bench_values(run, "unseen", "unseen_")
-    data = read_run(run) if run.exists() else None
-    rows = [row for row in data.metrics if row["stage"] in ("rl", "sft")] if data else []
-    return found | {"train_seconds": round(rows[-1]["time"] - rows[0]["time"], 1) if rows else 0.0, "steps": len(rows)}
+    if not run.exists():  # a benchmark of the base alone
+        return found | {"train_seconds": 0.0, "steps": 0}
+    stages = read_run(run).facts["stages"]
+    facts = (stages.get("rl") or stages["sft"])["facts"]
+    return found | {"train_seconds": round(facts["seconds"], 1), "steps": facts["steps"]}
 
 
 def conclude(results: Results) -> Verdict:

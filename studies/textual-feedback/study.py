@@ -19,7 +19,7 @@ from etude.bench.studies.measures import (
 from etude.bench.studies.nano import reinforced, tuned
 from etude.bench.studies.study import Arm, Figure, Results, Study, Verdict
 
-FEEDBACK = tuned("feedback", recipe="nano-feedback", minutes=3)  # slips on purpose, and has seen hints
+FEEDBACK = tuned("feedback", recipe="nano-feedback", minutes=8)  # slips on purpose, and has seen hints
 STEPS = 50
 KINDS = ("no_such_file", "text_not_found")
 OFF = "rl.feedback.behaviours=[]"

@@ -164,6 +164,24 @@ def test_an_edit_that_worked_is_not_asked_for_again(
     assert site.hint == ("a.py is changed already; go on." if done else "old is: x = 3")
 
 
+@pytest.mark.parametrize(
+    ("answer", "later", "hint"),
+    [
+        ("; nearest, line 1:\nx = 3", [("x = 3\ny = 3", "x = 4")], "old is: x = 3\ny = 3"),  # the same edit, mended
+        ("; nearest, line 1:\nx = 3", [("y = 3", "y = 4")], "old is: x = 3"),  # another edit of the file
+        ("", [("y = 3", "y = 4")], "old is: y = 3"),  # nothing else is known
+        ("", [], "old must be copied from a.py."),
+    ],
+)
+def test_a_text_that_is_not_there_is_answered_with_what_worked_later(
+    answer: str, later: list[tuple[str, str]], hint: str
+) -> None:
+    missed = edit("x = 4", "x = 2", answer=f"error: old is not in a.py{answer}")
+    mended = [edit(new, old) for old, new in later]
+    (site,) = build_behaviour({"use": "tool_errors"}, "here").sites(trajectory(missed, *mended, end()))
+    assert site.hint == hint
+
+
 def test_a_path_that_is_not_there_is_answered_with_the_one_that_was_shown() -> None:
     rollout = trajectory(call("read", "error: adds.py: no such file or directory", path="adds.py"), end())
     rollout.entries[0] = MessageRecord(User("`add` in `calc/add.py` is wrong, not in calc/other.py."))

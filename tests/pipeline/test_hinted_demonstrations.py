@@ -28,7 +28,7 @@ def test_the_failed_turn_is_replaced_by_its_hint_above_the_right_one() -> None:
     said = Trajectory(tools=("read", "edit"), entries=[record(m) for m in [*start, *slip, right, *rest]])
     found = with_hints(said)
     hint = found[3]
-    assert isinstance(hint, User) and hint.text == "Hint: old is: return a - b"
+    assert isinstance(hint, User) and hint.text == "Hint: old is: a - b"  # what worked, to the letter
     assert found == (*start, hint, Assistant("Write add.", calls=(edit("a - b"),)), *rest)
 
 
@@ -48,6 +48,18 @@ def test_as_many_demonstrations_slip_as_the_habit_says() -> None:
         assert its.slip == (1.0 if its.hint else 0.0)
         if its.hint:
             assert len(reference(task, 0, its)) > len(reference(task, 0, habits))
+
+
+def test_a_hint_about_a_path_stands_above_an_edit_too() -> None:
+    task = next(katas("train", 1, seed=3, levels=[1]))
+    habits = Habits(slip=1.0, misplaced=1.0, together=0.0, look=0.0, check=0.0, think=0.0, report=0.0, whole=0.0)
+    turns = reference(task, 0, habits)
+    wrong, right = [turn.calls[0] for turn in turns if turn.calls[0].name == "edit"]
+    assert right.arguments["path"].endswith(f"/{wrong.arguments['path']}")
+    missed = ToolResult("edit", f"error: {wrong.arguments['path']}: no such file or directory")
+    said = [User(f"Mend {right.arguments['path']}."), Assistant(calls=(wrong,)), missed, Assistant(calls=(right,))]
+    found = with_hints(Trajectory(tools=("edit",), entries=[record(message) for message in said]))
+    assert found == (said[0], User(f"Hint: path is: {right.arguments['path']}"), said[3])
 
 
 def test_an_edit_that_worked_before_is_told_to_go_on_and_not_to_edit_a_line() -> None:

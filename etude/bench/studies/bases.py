@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etude.bench.studies.study import Base, Command, fill
+from etude.bench.studies.study import Base, Words, fill
 from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
 from etude.core.run_files import checkpoints_in
@@ -95,7 +95,7 @@ def make_base(base: Base, places: Places, execute: Callable[[Sequence[str]], int
 
 
 def run_commands(
-    commands: Sequence[Command],
+    commands: Sequence[Words],
     run: Path,
     places: Places,
     bases: Sequence[Base],
@@ -105,7 +105,7 @@ def run_commands(
     """Each command in its turn, as it was run; the first that fails ends it."""
     done = []
     for command in commands:
-        words = fill(command(run) if callable(command) else command, places.words(run, bases))
+        words = fill(command, places.words(run, bases))
         words = _changed(words, changes)
         if status := execute(words):
             raise EtudeError(f"`etude {' '.join(words)}` ended with status {status}; run the study again")
@@ -123,7 +123,7 @@ def _plain(base: Base, places: Places) -> list[list[str]]:
     """Its commands without folders of this machine."""
     seed = places.seed if base.seeded else 0
     names = {"run": "RUN", "seed": seed} | {need.name: need.name for need in base.needs}
-    return [fill(command, names) for command in base.commands if not callable(command)]
+    return [fill(command, names) for command in base.commands]
 
 
 @contextmanager

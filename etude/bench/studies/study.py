@@ -20,7 +20,6 @@ from etude.core.errors import EtudeError
 
 Size = Literal["cpu", "h200"]
 Words = tuple[str, ...]  # behind `etude`, with {run}, {arm}, {seed}, {study} and the names of bases filled in
-Command = Words | Callable[[Path], Words]  # the second from what earlier commands left in the run
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Base:
     """A model that arms start from: {NAME} is its folder, {NAME}/model the model. Studies that name it share it."""
 
     name: str
-    commands: tuple[Command, ...]  # their {run} is thrown away once the model is taken out of it
+    commands: tuple[Words, ...]  # their {run} is thrown away once the model is taken out of it
     stage: str = "sft"  # whose last checkpoint is the model
     needs: tuple[Base, ...] = ()
     seeded: bool = True  # False: the same one for all seeds
@@ -40,7 +39,7 @@ class Arm:
     """One way of doing it."""
 
     about: str
-    commands: tuple[Command, ...]
+    commands: tuple[Words, ...]
     bases: tuple[Base, ...] = ()
     seeds: int = 0  # fewer than the study's, where an arm is only reported; 0: the study's
     minutes: float = 0.0  # of one seed on two cores, about; 0: the study's
