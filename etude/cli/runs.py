@@ -127,7 +127,7 @@ def report(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write the report of a run: one HTML file."""
+    """Write the report of a run: report.html, and report.md, which is the same in short."""
 
     def work() -> dict[str, Any]:
         from etude.bench.report.page import write_report
