@@ -40,6 +40,13 @@ hypothesis_settings.load_profile("busy")
 pytest_plugins = ["tests.engine_models", "tests.warm_children"]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+LONGEST = ("forge", "tasks", "e2e", "learn", "rl", "redteam")  # rooms with files of half a minute and more
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: two processes share the files, and a long one at the end keeps one of them waiting."""
+    places = {room: place for place, room in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).parts[0], len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

@@ -27,9 +27,31 @@ def test_a_copy_says_and_ends_as_a_new_interpreter_does(
     warm_process: WarmProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = [said(words, tmp_path) for words in COMMANDS]
-    monkeypatch.setattr(subprocess, "_fork_exec", warm_process.fork_exec)
+    monkeypatch.setattr(warm_process, "commands", True)
     assert [said(words, tmp_path) for words in COMMANDS] == new
     assert [code for code, _, _ in new] == [0, 2, 2]
+
+
+PROGRAM = """
+import subprocess, sys
+print(sys.argv, __name__, "torch" in sys.modules, flush=True)
+command = [sys.executable, "-m", "etude", "--version"]
+child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+told = child.stdout.read()
+print(child.wait(), told, end="")
+sys.exit("the end")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is copied")
+@pytest.mark.parametrize("by", ["-c", "a file"])
+def test_a_program_and_its_children_are_copies_too(warm_programs: None, tmp_path: Path, by: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = ["-c", PROGRAM] if by == "-c" else ["program.py"]
+    done = subprocess.run([sys.executable, *words, "x"], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{[words[0], 'x']} __main__ True" and lines[1].startswith("0 "), done.stderr
+    assert (done.returncode, done.stderr) == (1, "the end\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is copied")

@@ -1,11 +1,12 @@
 """Children that have torch already: a process that imported it once is copied, where a test starts many.
 
-Importing torch takes 1.7 s of a processor in every child, and a test of the loop starts two to eight of them. Within
-`warm_children` a command `python -m MODULE ...` of MODULES is not a new interpreter: another process, which has
-imported torch and nothing of a test's, is copied, takes the command's streams, folder and variables, and runs the
-module as `python -m` would. The copy is a child of the process that asked, with its arguments in `/proc`, so waiting
-for it, killing it and finding it are as ever. Commands that are started in another way, and by other processes, begin
-from nothing as they do outside of tests: so do those of the tests of whole commands.
+Importing torch takes 1.7 s of a processor in every child, and a test of the loop starts two to eight of them. So in all
+tests `python -m MODULE ...` of MODULES is not a new interpreter: another process, which has imported torch and nothing
+of a test's, is copied, takes the command's streams, folder and variables, and runs the module as `python -m` would. The
+copy is a child of the process that asked, with its arguments in `/proc`, so waiting for it, killing it and finding it
+are as ever. Within `warm_children` so is `python -m etude ...`, within `warm_programs` also `python -c CODE` and
+`python FILE.py`; their children are copies too, of one that each keeps from before it began. Whatever is started in
+another way begins from nothing, as it does outside of tests.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
 
-MODULES = ("etude", "etude.serve.server", "etude.rl.learner.process", "etude.learn.parallel.launch")
+COMMAND = "etude"
+MODULES = ("etude.serve.server", "etude.rl.learner.process", "etude.learn.parallel.launch")
 PRELOADED = (
     *("torch._dynamo", "torch.distributed.fsdp", "aiohttp.web"),
     *(
@@ -47,10 +51,12 @@ _SYS_CLONE = {"x86_64": 56, "aarch64": 220} if sys.platform == "linux" else {}  
 class WarmProcess:
     """The process that is copied, from the side of those that ask for a copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: socket.socket | None = None, programs: bool = False) -> None:
+        self.commands = line is not None  # whether `-m etude` is a copy as well
+        self.programs = programs  # and `-c CODE` and files
         self._turn = threading.Lock()
         self._really = subprocess._fork_exec  # type: ignore[attr-defined]
-        self._line: socket.socket | None = None
+        self._line = line
         self._process: subprocess.Popen[bytes] | None = None
 
     def _start(self) -> socket.socket:
@@ -73,7 +79,7 @@ class WarmProcess:
     ) -> int:
         """What subprocess calls to start a program, with its order of arguments."""
         words = [os.fsdecode(word) for word in arguments]
-        if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES or os.uname().machine not in _SYS_CLONE:
+        if not self._copies(words) or os.uname().machine not in _SYS_CLONE:
             pid: int = self._really(arguments, executables, close, kept, folder, variables, *rest)
             return pid
         streams = [given if given >= 0 else own for own, given in enumerate((rest[0], rest[3], rest[5]))]
@@ -87,11 +93,20 @@ class WarmProcess:
             "variables": [os.fsdecode(each) for each in variables],
             "others": others,
             "session": bool(session),
+            "programs": self.programs,
         }
         with self._turn:
             self._line = self._line or self._start()
             socket.send_fds(self._line, [json.dumps(asked).encode()], [*streams, *others])
             return int(self._line.recv(64))
+
+    def _copies(self, words: list[str]) -> bool:
+        if words[0] != sys.executable or len(words) < 2:
+            return False
+        if words[1] == "-m":
+            return words[2] in MODULES or (self.commands and words[2] == COMMAND)
+        # The process that is copied is a program, too.
+        return self.programs and (words[1] == "-c" or words[1].endswith(".py")) and words[1] != str(Path(__file__))
 
     def close(self) -> None:
         if self._line is not None and self._process is not None:
@@ -107,17 +122,29 @@ def warm_process() -> Iterator[WarmProcess]:
     process.close()
 
 
-@pytest.fixture(scope="module")
-def warm_children(warm_process: WarmProcess) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _warm_modules(warm_process: WarmProcess) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "_fork_exec", warm_process.fork_exec)
         yield
 
 
+@pytest.fixture(scope="module")
+def warm_children(warm_process: WarmProcess) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm_process, "commands", True)
+        yield
+
+
+@pytest.fixture(scope="module")
+def warm_programs(warm_process: WarmProcess, warm_children: None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm_process, "programs", True)
+        yield
+
+
 def serve(line: socket.socket) -> None:
     """The process itself: a copy for each request, until nobody can ask any more."""
-    for name in PRELOADED:
-        importlib.import_module(name)
     libc = ctypes.CDLL(None, use_errno=True)
     number = _SYS_CLONE[os.uname().machine]
     while True:
@@ -145,14 +172,18 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> NoReturn:
         for target, descriptor in zip(targets, high, strict=True):
             os.dup2(descriptor, target)
         _close_all_but(targets)
+        if asked["words"][1] != "-m" or asked["words"][2] == COMMAND:
+            _keep_a_copy(asked["programs"])
+        # As they are in a new interpreter; the process that was copied may leave interrupts to others.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _open_streams()
         os.chdir(asked["folder"])
         os.environ.clear()
         os.environ.update(each.partition("=")[::2] for each in asked["variables"])
+        tempfile.tempdir = None  # $TMPDIR may be another
         _tell_arguments(asked["words"])
-        sys.argv = ["-m", *asked["words"][3:]]
-        sys.path[:0] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        runpy.run_module(asked["words"][2], run_name="__main__", alter_sys=True)
+        _run(asked["words"][1:], asked["folder"])
         code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
@@ -166,6 +197,37 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _run(words: list[str], folder: str) -> None:
+    """What an interpreter does with these arguments."""
+    own = str(Path(folder, words[0]).parent) if words[0].endswith(".py") else folder
+    sys.path[:0] = [own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if words[0] == "-m":
+        sys.argv = ["-m", *words[2:]]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(compile(words[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _keep_a_copy(programs: bool) -> None:
+    """One that has done nothing yet, for the children of this one; it ends with it, and holds none of its files."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # they are for the command
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _close_all_but([theirs.fileno()])
+        for _ in range(3):
+            os.open(os.devnull, os.O_RDWR)
+        serve(theirs)
+        os._exit(0)
+    theirs.close()
+    subprocess._fork_exec = WarmProcess(ours, programs).fork_exec  # type: ignore[attr-defined]
 
 
 def _close_all_but(kept: list[int]) -> None:
@@ -193,4 +255,6 @@ def _tell_arguments(words: list[str]) -> None:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder, whose names are not those of packages
+    for module in PRELOADED:
+        importlib.import_module(module)
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.cli.console import Backend, FindLinks, Json, Overrides, Repository, StoreFolder, answer, table
+from etude.cli.console import Backend, FindLinks, Json, Overrides, Repository, StoreFolder, answer, print_next, table
 from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ def env_install(
                 named = found["failing"][:NAMED]
                 more = f" and {len(found['failing']) - len(named)} more" if len(found["failing"]) > len(named) else ""
                 print(f"These fail in the repository as it is, and are left out of tasks: {', '.join(named)}{more}")
-            print(f"next: etude tasks make {shlex.quote(repo)} --out tasks/{found['repo']}")
+            print_next(shlex.join(["etude", "tasks", "make", repo, "--out", f"tasks/{found['repo']}"]))
         else:
             print(f"{found['repo']} {found['version']} cannot be installed: {found['reason']}")
             if found["cached"]:
                 print("This was found out before; --again tries anew.")
             if policy == "rules":
-                by_model = f"etude env install {shlex.quote(repo)} --policy RUN"
-                print(f"next: let a model try: {by_model}, or see docs/tasks/install.md")
+                print("A model may find what the rules do not; docs/tasks/install.md has other ways.")
+                print_next(shlex.join(["etude", "env", "install", repo, "--policy", "RUN"]))
 
     answer(work, show, json)
 

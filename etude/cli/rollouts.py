@@ -119,7 +119,7 @@ def regrade(folder: SavedRollouts, overrides: Overrides = None, sandbox: Backend
         regraded = asyncio.run(grade_all())
         rows = [
             {
-                "attempt": graded.before.path.name,
+                "rollout": graded.before.path.name,
                 "before": graded.before.passed,
                 "after": graded.after.passed,
                 "reward": graded.after.reward,
@@ -128,12 +128,11 @@ def regrade(folder: SavedRollouts, overrides: Overrides = None, sandbox: Backend
             for graded in regraded
         ]
         changed = sum(graded.changed for graded in regraded)
-        # Scripts read these keys: they stay as they were.
-        return {"attempts": rows, "graded": len(rows), "left_out": total - len(rows), "changed": changed}
+        return {"rollouts": rows, "graded": len(rows), "left_out": total - len(rows), "changed": changed}
 
     def show(found: dict[str, Any]) -> None:
         word = {True: "passed", False: "failed"}
-        rows = [(row["attempt"], word[row["before"]], word[row["after"]], row["reason"]) for row in found["attempts"]]
+        rows = [(row["rollout"], word[row["before"]], word[row["after"]], row["reason"]) for row in found["rollouts"]]
         table(("rollout", "before", "now", "reason"), rows)
         print(f"{found['graded']} graded, {found['changed']} changed, {found['left_out']} void and left out")
 
@@ -142,7 +141,7 @@ def regrade(folder: SavedRollouts, overrides: Overrides = None, sandbox: Backend
 
 def export(
     folder: SavedRollouts,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the documents, one below it for each attempt.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the documents, one below it for each rollout.")],
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.cli.console import Json, Overrides, RecipeName, RunFolder, answer, points, share, table, values
+from etude.cli.console import Json, Overrides, RecipeName, RunFolder, answer, points, print_next, share, table, values
 from etude.cli.status import bench_command
 from etude.core.errors import EtudeError
 
@@ -127,7 +127,7 @@ def report(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write the report of a run: one HTML file."""
+    """Write the report of a run: report.html, and report.md, which is the same in short."""
 
     def work() -> dict[str, Any]:
         from etude.bench.report.page import write_report
@@ -217,8 +217,8 @@ def _run_half(
         shown = {key: value for key, value in found.items() if key not in ("ok", "run", "stopped", "checkpoint")}
         print(f"{'rollouts' if journal is None else 'training'} only: {values(shown)}")
         if journal is None:
-            quoted = shlex.quote(str(path))
-            print(f"next: etude rollouts {quoted}, or etude rl {name} --run {quoted}-trained --train-only {quoted}")
+            train = ["etude", "rl", name, *overrides, "--run", f"{path}-trained", "--train-only", str(path)]
+            print_next(shlex.join(["etude", "rollouts", str(path)]), shlex.join(train))
         else:
             print(f"model: {found['checkpoint']}")
 
@@ -260,6 +260,6 @@ def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: 
         if found["model"]:
             print(f"model: {found['model']}")
         if found["next"] and not found["stopped"]:
-            print(f"next: {found['next']}")
+            print_next(found["next"])
 
     answer(work, show, json)

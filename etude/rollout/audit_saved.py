@@ -33,13 +33,13 @@ def audit_saved(
 ) -> dict[str, dict[str, Any]]:
     """File or folder of each rollout -> its verdict and findings."""
     policy = _auditor(rules, auditor)
-    attempts = list(_attempts(paths))
+    rollouts = list(_rollouts(paths))
 
     async def work() -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         try:
-            with track("auditing", total=len(attempts), unit="attempts") as bar:
-                for name, folder in attempts:
+            with track("auditing", total=len(rollouts), unit="rollouts") as bar:
+                for name, folder in rollouts:
                     view, task = _open(folder)
                     ruling = await _rule_on(view, policy)
                     if quarantine_broken and task is not None and ruling.verdict == "broken task":
@@ -58,7 +58,7 @@ def behaviour_of(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
     """Folder -> figures of how its rollouts behave, and what the rules say of them."""
     rules, found = Rules(), {}
     for path in paths:
-        views = [_open(folder)[0] for _, folder in _attempts([path])]
+        views = [_open(folder)[0] for _, folder in _rollouts([path])]
         found[str(path)] = behaviour(views, [rules.inspect(view) for view in views])
     return found
 
@@ -77,7 +77,7 @@ async def _rule_on(view: BlindView, policy: Policy) -> Ruling:
     return policy.inspect(view) if isinstance(policy, Rules) else await audit(view, policy)
 
 
-def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+def _rollouts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """(name in the answer, folder) of every rollout that is meant."""
     for path in paths:
         if path.is_file():  # a file of a saved rollout
@@ -88,7 +88,7 @@ def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
             below = [(str(folder), folder) for folder in saved_rollouts(path)]
             below = below or [(str(file.parent), file.parent) for file in sorted(path.glob(f"*/{FACTS}"))]
             if not below:
-                raise EtudeError(f"{path} holds no saved attempt; `etude rollout TASK --save {path}` makes one")
+                raise EtudeError(f"{path} holds no saved rollout; `etude rollout TASK --save {path}` makes one")
             yield from below
 
 

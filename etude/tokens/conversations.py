@@ -95,7 +95,7 @@ def message_from_json(value: Any, where: str) -> Message:
 def _conversation(line: bytes, where: str) -> tuple[Message, ...]:
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # the second for brackets within brackets, thousands deep
         raise EtudeError(f"{where} is not JSON: {error}") from None
     fields = _object(value, where)
     _only(fields, ("messages",), where)

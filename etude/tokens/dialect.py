@@ -92,6 +92,7 @@ def open_dialect(directory: Path | str, options: Mapping[str, Any] | None = None
 
     if is_ours(Path(directory)):
         return Native(Tokenizer.load(directory))
+    # Only now: a chat template needs jinja2, which our own format does without.
     from etude.tokens.template import TemplateDialect
 
     return TemplateDialect.open(Path(directory), options)

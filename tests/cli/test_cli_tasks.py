@@ -55,13 +55,13 @@ def test_a_task_whose_tests_are_gone_is_unfit(task: Path, tmp_path: Path) -> Non
 
 
 def test_an_attempt_is_shown_saved_and_graded_again(task: Path, tmp_path: Path) -> None:
-    shown = etude("rollout", task, "--policy", "reference", "--save", tmp_path / "attempts")
+    shown = etude("rollout", task, "--policy", "reference", "--save", tmp_path / "rollouts")
     assert shown.exit_code == 0, shown.stderr
     assert "solved; reward 1" in shown.stdout and "turn 1" in shown.stdout
-    again = answer("regrade", tmp_path / "attempts")
+    again = answer("regrade", tmp_path / "rollouts")
     assert (again["graded"], again["changed"]) == (1, 0)
-    assert again["attempts"][0]["after"] is True
-    exported = answer("export", tmp_path / "attempts", "--out", tmp_path / "atif")
+    assert again["rollouts"][0]["after"] is True
+    exported = answer("export", tmp_path / "rollouts", "--out", tmp_path / "atif")
     (document,) = (tmp_path / "atif").glob("*/trajectory.json")
     assert exported["exported"] == 1 and json.loads(document.read_text())["schema_version"] == "ATIF-v1.8"
 

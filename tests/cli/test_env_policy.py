@@ -48,8 +48,13 @@ def test_a_failure_of_the_rules_names_what_to_do_next(monkeypatch: pytest.Monkey
     found = {"ok": False, "reason": "no", "commands": [], "verified": [], "notes": [], "cached": False}
     found |= {"repo": "shop", "version": "1"}
     monkeypatch.setattr("etude.forge.install.command.install_repository", lambda *arguments: found)
+    monkeypatch.setenv("COLUMNS", "80")
     said = CliRunner().invoke(app, ["env", "install", "shop"])
-    assert said.exit_code == 1 and "next: let a model try: etude env install shop --policy RUN" in said.output
+    assert said.exit_code == 1 and "next: etude env install shop --policy RUN" in said.output
+    folder = f"repositories/{'of-a-company/' * 2}price-lists"
+    lines = CliRunner().invoke(app, ["env", "install", folder]).output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-2:] == [f"next: etude env install {folder} \\", "        --policy RUN"]
 
 
 def test_a_model_whose_context_is_too_short_to_install_is_told_so_in_one_sentence(

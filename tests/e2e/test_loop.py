@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("warm_children")
 RECIPE = """
 extends = "nano"
 

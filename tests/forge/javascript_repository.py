@@ -261,7 +261,7 @@ def script_shop(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Shop:
 def script_made(bench: Bench, script_shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What making tasks of the shop gave: the journal, and the folder."""
     out = tmp_path_factory.mktemp("made")
-    request = MakeRequest(3, out, origins=("deletion",))
+    request = MakeRequest(2, out, origins=("deletion",))
     return bench.run(make_tasks(script_shop.repo, script_shop.environment, bench.host, request)), out
 
 

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("warm_programs")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "resume_kill.py"
 
 

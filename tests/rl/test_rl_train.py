@@ -194,6 +194,7 @@ def test_a_context_that_the_engine_cannot_take_is_refused_before_anything_starts
         asyncio.run(train(run, recipe, toy_model))
 
 
+@pytest.mark.usefixtures("warm_programs")
 def test_three_kills_lose_nothing_repeat_nothing_and_leave_nothing() -> None:
     command = [sys.executable, str(SCRIPT), "--kills", "3", "--steps", "8", "--seed", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)

@@ -22,8 +22,6 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.policies.engine_client import EngineClient, launch
 
-pytestmark = pytest.mark.usefixtures("warm_children")
-
 NOT_HTTP = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)) + b"\r\n\r\n",  # a TLS handshake
     b"GET / HTTP/9\r\n\r\n",

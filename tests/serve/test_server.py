@@ -28,8 +28,6 @@ from etude.policies.engine_client import EngineClient, launch
 from etude.serve.messages import EngineSpec
 from etude.serve.server import serve
 
-pytestmark = pytest.mark.usefixtures("warm_children")
-
 SETTINGS = EngineSettings(
     max_running=4, max_waiting=8, cache_tokens=8192, block_tokens=8, max_length=1500, drain_seconds=60
 )

@@ -102,19 +102,19 @@ class SimulatedEnvironment:
         self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
     ) -> Finished | Void:
         number, index = place = slot_of(name)
-        attempt = Attempt(self, number, index, on_grading, self.recorded.get(place, ()))
-        if await attempt.run():
+        simulated = SimulatedRollout(self, number, index, on_grading, self.recorded.get(place, ()))
+        if await simulated.run():
             self.recorded.pop(place, None)
             self.tries.pop(place, None)
-            self.spans[place] = attempt.spans
-            return Finished(task, _rollout(attempt.shape), b"")
-        self.recorded[place] = attempt.spans
+            self.spans[place] = simulated.spans
+            return Finished(task, _rollout(simulated.shape), b"")
+        self.recorded[place] = simulated.spans
         self.counts["failed"] += 1
         return Void(task, "sandbox", True, "the sandbox is gone")
 
     async def evaluate(self, number: int) -> None:
         """A rollout of an evaluation."""
-        await Attempt(self, -1 - number, 0, lambda: None, ()).run()
+        await SimulatedRollout(self, -1 - number, 0, lambda: None, ()).run()
         self.forget(-1 - number)
 
     async def check_void(self, void: Void) -> None:
@@ -124,7 +124,7 @@ class SimulatedEnvironment:
         """No simulated task is broken."""
 
 
-class Attempt:
+class SimulatedRollout:
     """One try of a rollout, as a chain of calls: a coroutine that woke for each wait made a simulation half as fast."""
 
     def __init__(

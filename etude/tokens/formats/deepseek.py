@@ -22,6 +22,7 @@ FENCE = "```"
 
 
 def _head(before: str, behind: str) -> Head:
+    # V3 and R1 have the word "function" where V3.1 has the name; a tool may be called that, so the fence decides.
     if before.strip() == "function" and FENCE in behind:
         return Head(behind.partition("\n")[0].strip(), lead=behind[: behind.index(FENCE)].lstrip() + FENCE + "json")
     return Head(before.strip())

@@ -24,6 +24,7 @@ def _read(pieces: Sequence[MarkedText]) -> Calls:
             return found
         value = read_json(pieces, at)
         if isinstance(value, str):
+            # What lacks its end tag was cut off by a limit, and is not told to the model as a mistake in its JSON.
             closed = any(piece.mark == CLOSE for piece in pieces[at:])
             found.fault = ("WrongOrder", value) if closed else ("CutOff", f"a call has no {CLOSE}")
             return found
@@ -49,5 +50,6 @@ HERMES = Format(
     opener=OPEN,
     call=OPEN,
     read=_read,
+    # Qwen3-Coder has the same tags around a call, and another form inside them.
     detect=lambda template: OPEN in template and "<function=" not in template,
 )

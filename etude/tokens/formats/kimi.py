@@ -22,6 +22,7 @@ MARKS = Section(
 def _head(before: str, behind: str) -> Head:
     """`functions.read:0` is a call of `read`."""
     number = before.strip()
+    # A model that forgets the count, or the word before the name, has still said which tool it means.
     name, colon, count = number.removeprefix("functions.").rpartition(":")
     return Head(name if colon and count.isdigit() else number.removeprefix("functions."), number)
 

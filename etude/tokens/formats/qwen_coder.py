@@ -20,6 +20,8 @@ from etude.tokens.vocabulary import MarkedText
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>\n?(.*?)</function>\s*", re.DOTALL)
+# One line break behind the opening tag and one before the closing one are the template's; any further ones are the
+# value's own, as a file that ends with an empty line needs them.
 PARAMETER = re.compile(r"<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>\n?", re.DOTALL)
 
 

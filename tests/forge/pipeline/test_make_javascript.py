@@ -30,7 +30,7 @@ def tasks(script_made: Any) -> list[Task]:
 
 def test_a_small_repository_gives_tasks(script_made: Any, tasks: list[Task]) -> None:
     journal, _ = script_made
-    assert len(tasks) == 3, journal.rejected
+    assert len(tasks) == 2, journal.rejected
     for task in tasks:
         facts = task.facts
         assert facts.suite == "node" and facts.fail_to_pass and facts.held_out
@@ -114,7 +114,7 @@ def test_what_steers_the_tests_is_not_carried(bench: Bench, tasks: list[Task]) -
 
 def test_a_command_that_is_run_again_has_nothing_left_to_do(bench: Bench, script_shop: Shop, script_made: Any) -> None:
     journal, out = script_made
-    wanted = MakeRequest(3, out, origins=("deletion",))
+    wanted = MakeRequest(2, out, origins=("deletion",))
     again = bench.run(make_tasks(script_shop.repo, script_shop.environment, bench.host, wanted))
     assert again.tasks == journal.tasks
     lines = [json.loads(line) for line in Path(out / "make.jsonl").read_text().splitlines()]

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks.scale import layouts
@@ -16,6 +18,7 @@ from etude.core.run import Run
 from etude.learn.parallel.launch import Ranks
 from etude.learn.parallel.layout import Layout
 
+pytestmark = pytest.mark.usefixtures("warm_programs")
 LAYOUT = Layout(3, 1, 3)
 PROGRAM = """
 import os, sys
@@ -68,7 +71,20 @@ except EtudeError as error:
 """
 
 
-def test_all_ranks_end_when_one_is_killed_and_the_run_continues(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(3) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks: Ranks) -> dict[str, torch.Tensor]:
+    return weights(ranks, None)
+
+
+def test_all_ranks_end_when_one_is_killed_and_the_run_continues(
+    tmp_path: Path, ranks: Ranks, undisturbed: dict[str, torch.Tensor]
+) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -89,14 +105,13 @@ def test_all_ranks_end_when_one_is_killed_and_the_run_continues(tmp_path: Path) 
     assert sentence.startswith("error: rank 2 of the learner was ended by SIGKILL")
     assert "Traceback" not in sentence and "the same command continues from the last checkpoint" in sentence
     assert gone(pids[1], seconds=60)
-    with Ranks(3) as ranks:
-        ended = [weights(ranks, None), weights(ranks, tmp_path)]
-    for name, weight in ended[0].items():
-        assert torch.equal(weight, ended[1][name]), name
+    continued = weights(ranks, tmp_path)
+    for name, weight in undisturbed.items():
+        assert torch.equal(weight, continued[name]), name
 
 
 def test_a_rank_that_is_killed_while_a_checkpoint_is_written_beside_training_leaves_the_one_before(
-    tmp_path: Path,
+    tmp_path: Path, ranks: Ranks, undisturbed: dict[str, torch.Tensor]
 ) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     command, pipe = [sys.executable, "-c", BESIDE, str(tmp_path / "run")], subprocess.PIPE
@@ -118,10 +133,8 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_written_beside_training_lea
     assert gone(pids[2], seconds=60)
     with Run.open(tmp_path / "run", {"run": {"save_in_background": True, "keep_checkpoints": 9}}) as again:
         assert [again.step_of(path) for path in again.checkpoints("pretrain")] == [2], "that of step 4 was never whole"
-        left = again.latest("pretrain")
-        with Ranks(3) as ranks:
-            alone, continued = weights(ranks, None), weights(ranks, left)
-    for name, weight in alone.items():
+        continued = weights(ranks, again.latest("pretrain"))
+    for name, weight in undisturbed.items():
         assert torch.equal(weight, continued[name]), name
 
 

@@ -27,7 +27,6 @@ from etude.tokens.render import Rendered
 
 HELLO: list[Any] = [{"role": "user", "content": "say hello"}]
 CALL: list[Any] = [{"role": "user", "content": "call the tool"}]
-pytestmark = pytest.mark.usefixtures("warm_children")
 
 MODEL = "tiny"
 

@@ -24,8 +24,6 @@ from etude.serve.openai.body import Bodies
 from etude.serve.openai.errors import ApiError
 from etude.serve.server import ServeAccess, serve
 
-pytestmark = pytest.mark.usefixtures("warm_children")
-
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "say hello"}]}
 TEXT = {"model": "tiny", "prompt": "say"}
 LONG = {"model": "tiny", "prompt": "x", "max_tokens": 1500, "ignore_eos": True, "temperature": 0}

@@ -327,11 +327,34 @@ def test_parse(given, said):
     assert not twin.passed and "mistakes are noticed" in twin.reason
 
 
-def test_a_helper_that_says_again_what_a_part_of_the_code_does_is_no_copy(grounds: Any, task: Task) -> None:
+HELPER = "\n\ndef expected(text):\n    return round(float(text) * 100)\n"
+HONEST = """
+
+def test_parameters():
+    import asyncio, inspect, traceback
+    from unittest import mock
+    assert list(inspect.signature(parse).parameters) == ["text"] and not asyncio.iscoroutinefunction(parse)
+    with mock.patch("shop.price.parse", autospec=True) as called:
+        called("1")
+    try:
+        parse("x")
+    except ValueError:
+        assert "parse" in traceback.format_exc()
+"""
+
+
+@pytest.fixture(scope="module")
+def honest(grounds: Any, task: Task) -> Grade:
+    """The grade of tests with all that honest ones may have, submitted beside other files: a grade is nine runs."""
     helped = GOOD.replace("assert parse(text) == cents", "assert parse(text) == expected(text) == cents")
-    helper = "\n\ndef expected(text):\n    return round(float(text) * 100)\n"
-    found = graded(grounds, task, helped + helper)
-    assert found.passed, found.reason
+    text = helped + HELPER + HONEST
+    changes = {FILE: text.encode(), MODULE: b"def parse(text): ...\n", "tests/conftest.py": b"import os; os._exit(0)\n"}
+    found: Grade = grounds.grade(task, changes, settings=SETTINGS)
+    return found
+
+
+def test_a_helper_that_says_again_what_a_part_of_the_code_does_is_no_copy(honest: Grade) -> None:
+    assert honest.passed, honest.reason
 
 
 READING = {
@@ -361,21 +384,8 @@ def test_tests_that_do_not_ask_what_the_code_does_are_rejected(grounds: Any, tas
         assert found.tests["as it is"] == "failed" and "looks at code" in found.reason, found.reason
 
 
-def test_honest_tests_may_use_signatures_mocks_and_tracebacks(grounds: Any, task: Task) -> None:
-    more = """
-def test_parameters():
-    import asyncio, inspect, traceback
-    from unittest import mock
-    assert list(inspect.signature(parse).parameters) == ["text"] and not asyncio.iscoroutinefunction(parse)
-    with mock.patch("shop.price.parse", autospec=True) as called:
-        called("1")
-    try:
-        parse("x")
-    except ValueError:
-        assert "parse" in traceback.format_exc()
-"""
-    found = graded(grounds, task, GOOD + more)
-    assert found.passed, found.reason
+def test_honest_tests_may_use_signatures_mocks_and_tracebacks(honest: Grade) -> None:
+    assert honest.passed, honest.reason
 
 
 def test_dice_are_rejected_nearly_always(grounds: Any, task: Task) -> None:
@@ -383,10 +393,8 @@ def test_dice_are_rejected_nearly_always(grounds: Any, task: Task) -> None:
     assert sum(graded(grounds, task, dice, quick=True).passed for _ in range(6)) <= 1
 
 
-def test_nothing_but_the_file_of_tests_is_submitted(grounds: Any, task: Task) -> None:
-    changes = {FILE: GOOD.encode(), MODULE: b"def parse(text): ...\n", "tests/conftest.py": b"import os; os._exit(0)\n"}
-    found = grounds.grade(task, changes, settings=SETTINGS)
-    assert found.passed and {path for path, _ in found.refused} == {MODULE, "tests/conftest.py"}
+def test_nothing_but_the_file_of_tests_is_submitted(honest: Grade) -> None:
+    assert honest.passed and {path for path, _ in honest.refused} == {MODULE, "tests/conftest.py"}
 
 
 def test_such_a_task_is_checked_and_its_reference_has_to_notice_all(grounds: Any, task: Task, checked: Checked) -> None:
