@@ -25,6 +25,7 @@ from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, w
 
 CANCEL = "cancel"
 LARGEST = 1 << 30  # bytes of one frame, unless a server asks for fewer
+JOINED = 1 << 20  # bytes of frames that are copied to be written at once: larger ones may be most of memory
 UNPROVEN = 64  # connections that may be proving themselves at once; then the oldest is closed
 Send = Callable[[Frame], None]
 Handle = Callable[[Frame, Send], Awaitable[Frame]]
@@ -43,6 +44,7 @@ class _Frames(asyncio.Protocol):
         self.largest = largest
         self._sizes: tuple[int, int] | None = None
         self._news: list[tuple[int, Frame]] = []  # told and not sent
+        self._outgoing: list[bytes] = []  # sent and not written
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,7 +83,19 @@ class _Frames(asyncio.Protocol):
     def send(self, frame: Frame) -> None:
         if self.transport is None or self.transport.is_closing():
             raise ConnectionLost("the connection is closed")
-        self.transport.write(write_frame(frame))
+        data = write_frame(frame)
+        # Frames of one turn of the event loop are written together: a write wakes the process at the other end.
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._outgoing.append(data)
+
+    def _write(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if not outgoing or self.transport is None or self.transport.is_closing():
+            return
+        small = sum(map(len, outgoing)) <= JOINED
+        for data in [b"".join(outgoing)] if small else outgoing:
+            self.transport.write(data)
 
     def tell(self, number: int, frame: Frame) -> None:
         """News of a call. What is told before the event loop comes round again goes in one frame."""
@@ -98,6 +112,7 @@ class _Frames(asyncio.Protocol):
 
     def end(self) -> None:
         """Close once everything is sent."""
+        self._write()
         if self.transport is not None:
             self.transport.close()
 

@@ -46,12 +46,16 @@ Listen = Callable[[Tokens], None]
 class _Reader:
     request: Request
     listen: Listen
-    every: int = 1  # tokens handed over at once; of several, the last come with the answer alone
+    every: int = 1  # steps, or tokens, after which they are handed over; of several, the last come with the answer
     sent: int = 0  # tokens handed over so far
 
-    def news(self) -> Tokens | None:
+    def news(self, step: int) -> Tokens | None:
         sampled, sent = len(self.request.logprobs), self.sent
-        if sampled - sent < self.every or (self.request.stop is not None and self.every > 1):
+        # All who hear after so many steps hear after the same ones: a message for many costs little more than for one.
+        # A step with drafts may give several tokens: as many as that are handed over at once.
+        if sampled == sent or (step % self.every and sampled - sent < self.every):
+            return None
+        if self.request.stop is not None and self.every > 1:
             return None
         self.sent = sampled
         ids = self.request.tokens[len(self.request.prompt) + sent :]
@@ -73,6 +77,7 @@ class EngineThread:
         self._open: set[asyncio.Future[Any]] = set()  # every future that somebody awaits
         self._answers: dict[int, asyncio.Future[Request]] = {}  # of requests in the engine, used in its thread only
         self._readers: dict[int, _Reader] = {}  # of requests that somebody reads along, used in its thread only
+        self._steps = 0  # after which readers were looked for, used in its thread only
         self._numbers: dict[str, int] = {}  # names that clients gave their requests, used in its thread only
         # a daemon: a step that hangs must not keep the process from ending
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -111,8 +116,8 @@ class EngineThread:
     ) -> Request:
         """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request.
 
-        `listen` is called on the event loop with the tokens in order, before this returns: with each, or `every` so
-        many at once, and then not with the last, which the answer has.
+        `listen` is called on the event loop with the tokens in order, before this returns: after each step, or after
+        `every` so many, and then not with the last, which the answer has.
         """
         done: asyncio.Future[Request] = self._future()
         numbers: list[int] = []
@@ -206,7 +211,8 @@ class EngineThread:
 
     def _answer(self, finished: list[Request]) -> None:
         # Tokens and results go over in one call, tokens first: a reader has all of them when the answer comes.
-        news = [(reader.listen, new) for reader in self._readers.values() if (new := reader.news())]
+        self._steps += 1
+        news = [(reader.listen, new) for reader in self._readers.values() if (new := reader.news(self._steps))]
         for request in finished:
             self._readers.pop(request.number, None)
         if finished or news:

@@ -29,6 +29,7 @@ from etude.tasks.format.task import Task
 
 State = Literal["queued", "running", "grading", "ready", "trained", "void"]
 STATES: tuple[State, ...] = get_args(State)
+SPENT = ("sampling", "tools", "starting")  # what the seconds of a rollout went into, but for its end
 LIMITS = ("turns", "tokens", "context", "time")  # why a rollout stopped that did not come to an end by itself
 
 
@@ -70,7 +71,7 @@ class Rollout:
     hints: tuple[Hinted, ...] = ()
     tools: dict[str, dict[str, int]] = field(default_factory=dict)  # of each: calls, and errors by class
     parallel_calls: float = 0.0  # share of the calling turns that made more than one call
-    spent: dict[str, float] = field(default_factory=dict)  # of `seconds`, by "sampling" and "tools"
+    spent: dict[str, float] = field(default_factory=dict)  # of `seconds`, by `SPENT`
 
     @property
     def behaviours(self) -> dict[str, int]:
@@ -131,13 +132,13 @@ def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rol
         hints=scored.hints,
         tools=tools,
         parallel_calls=counts.parallel_rate,
-        spent=spent_seconds(trajectory),
+        spent=spent_seconds(trajectory, scored.starting),
     )
 
 
-def spent_seconds(trajectory: Trajectory) -> dict[str, float]:
-    """What sampling its turns and running its tools took."""
-    found = {"sampling": 0.0, "tools": 0.0}
+def spent_seconds(trajectory: Trajectory, starting: float) -> dict[str, float]:
+    """What sampling its turns, running its tools and, before both, `starting` its sandbox took."""
+    found = dict.fromkeys(SPENT, 0.0) | {"starting": starting}
     for entry in trajectory.entries:
         if entry.segment >= 0:
             found["sampling" if isinstance(entry.message, Assistant) else "tools"] += entry.seconds

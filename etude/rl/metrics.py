@@ -21,7 +21,7 @@ import numpy.typing as npt
 from etude.audit.base import Verdict
 from etude.core import process
 from etude.harness.failures import ErrorClass
-from etude.rl.groups import Rollout
+from etude.rl.groups import SPENT, Rollout
 
 BUG: ErrorClass = "HarnessBug"  # the class of failed calls that are ours to mend, and never the model's
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -45,7 +45,7 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "harness_bugs": sum(rollout.errors.get(BUG, 0) for rollout in rollouts),
         "malformed": sum(rollout.malformed for rollout in rollouts) / max(1, turns),
         "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
-        **{f"{name}_seconds": sum(r.spent.get(name, 0.0) for r in rollouts) / count for name in ("sampling", "tools")},
+        **{f"{name}_seconds": sum(r.spent.get(name, 0.0) for r in rollouts) / count for name in SPENT},
     }
     lengths = sorted(rollout.sampled_tokens for rollout in rollouts)
     found |= {f"sampled_tokens_p{share}": lengths[(count - 1) * share // 100] for share in (50, 90)}

@@ -252,6 +252,7 @@ class Scored:
     ruling: Ruling | None = None  # None: rollouts of this task are not audited
     sites: tuple[Site, ...] = ()  # where behaviours happened
     hints: tuple[Hinted, ...] = ()  # those of the sites that could be put above their turn
+    starting: float = 0.0  # of the seconds, those until its sandbox was there
 
     @property
     def passed(self) -> bool:
@@ -327,7 +328,7 @@ async def _run(
     try:
         kind = kind_of(task)
         async with _place(task, host, setup) as (sandbox, start):
-            layers = start.layers
+            layers, starting = start.layers, time.monotonic() - started
             trajectory = await run_agent(
                 task_text(task.instruction, recent_files(task, setup.recent_files)),
                 sandbox,
@@ -349,7 +350,7 @@ async def _run(
             changes = Submission() if sandbox is None else await kind.collect(task, sandbox, start.workdir)
         layers = None
         # Behind the `async with`: every process of the agent is gone before the grade begins.
-        return await score(task, trajectory, changes, host, setup, started)
+        return replace(await score(task, trajectory, changes, host, setup, started), starting=starting)
     except SandboxFailure as failure:
         seen = failure.trajectory if isinstance(failure, SandboxLost) else trajectory
         # Never sampled again because of what ran inside: only a host that is broken makes this nobody's score.

@@ -65,6 +65,7 @@ class _Saved(pydantic.BaseModel, extra="forbid", strict=True):
     executable: list[str] = []
     refused: list[tuple[str, str]] = []
     seconds: pydantic.FiniteFloat = 0.0
+    starting: pydantic.FiniteFloat = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class SavedRollout:
     reward: float | None  # None: it was void
     void: str  # whose failure, or nothing
     seconds: float = 0.0
+    starting: float = 0.0  # of these, until its sandbox was there
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ def _saved(outcome: Outcome, changes: Submission, task: TaskRef) -> _Saved:
     }
     if isinstance(outcome, Void):
         return _Saved(**facts, void=_Void(cause=outcome.cause, retry=outcome.retry, message=outcome.message))
-    return _Saved(**facts, grade=_plain(outcome.grade), reward=outcome.reward, parts=outcome.parts)
+    facts |= {"reward": outcome.reward, "parts": outcome.parts, "starting": outcome.starting}
+    return _Saved(**facts, grade=_plain(outcome.grade))
 
 
 def _plain(grade: Grade) -> dict[str, Any]:
@@ -189,6 +192,7 @@ def load_rollout(directory: Path) -> SavedRollout:
         reward=saved.reward,
         void=saved.void.cause if saved.void else "",
         seconds=saved.seconds,
+        starting=saved.starting,
     )
 
 

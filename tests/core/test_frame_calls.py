@@ -15,7 +15,7 @@ import pytest
 
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send, joined_news, split_news
+from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send, _Frames, joined_news, split_news
 from etude.core.tcp_address import SharedSecret
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 
@@ -260,3 +260,35 @@ def test_strangers_who_say_nothing_are_few_and_keep_nobody_out(
             caller.close()
 
     asyncio.run(play())
+
+
+def test_frames_of_one_turn_are_written_at_once_and_before_the_end() -> None:
+    class Wire(asyncio.Transport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.written: list[bytes] = []
+            self.closed = False
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            assert not self.closed
+            self.written.append(bytes(data))
+
+        def is_closing(self) -> bool:
+            return self.closed
+
+        def close(self) -> None:
+            self.closed = True
+
+    async def work() -> None:
+        link, wire = _Frames(lambda frame: None, lambda why: None, 1 << 20), Wire()
+        link.connection_made(wire)
+        first, second, third = (Frame({"number": number}) for number in range(3))
+        link.send(first)
+        link.send(second)
+        await asyncio.sleep(0)
+        link.send(third)
+        link.end()
+        assert wire.written == [write_frame(first) + write_frame(second), write_frame(third)] and wire.closed
+        await asyncio.sleep(0)  # what was left to do finds nothing
+
+    asyncio.run(work())

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -150,8 +151,6 @@ def test_failures_cost_throughput_and_no_rollout_is_lost() -> None:
 
 
 def test_measured_times_are_never_negative_and_shapes_keep_their_tokens() -> None:
-    import numpy as np
-
     chance = np.random.default_rng(0)
     columns = chance.random((50, 3)) + 0.1
     assert not_negative(columns, columns @ [2.0, 0.5, 0.0]) == pytest.approx([2.0, 0.5, 0.0], abs=1e-6)
@@ -188,3 +187,45 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, asked)
     assert "engines busy" in shown.output and "…" not in shown.output
     assert load_times(TIMES).engine.running > 0
+
+
+def test_a_sandbox_that_starts_before_the_first_turn_makes_no_token_older() -> None:
+    """Equal work in equal time: what comes behind the last turn ages the tokens, what comes before does not."""
+
+    def with_shapes(times: ServiceTimes, rest: float, starting: float) -> ServiceTimes:
+        shapes = tuple(replace(s, tools=0.0, rest=rest, starting=starting) for s in EVEN.groups[0])
+        return replace(times, groups=(shapes,))
+
+    shared = replace(EVEN, cores=2.0, sandbox=0.5)
+    for times in (EVEN, shared):
+        behind, before = (simulate(with_shapes(times, *each), Scenario(LOOP)) for each in ((4.0, 0.0), (0.0, 4.0)))
+        assert before.rollouts_per_second == pytest.approx(behind.rollouts_per_second, rel=0.1)
+        assert before.staleness_mean < behind.staleness_mean
+
+
+def test_the_work_of_a_sandbox_lies_where_its_time_was() -> None:
+    shapes = (RolloutShape(((1, 1),), 2, 0.0, tools=1.0, rest=2.0, starting=1.0),)
+    assert replace(EVEN, groups=(shapes,)).sandbox_shares == (0.25, 0.25, 0.5)
+    unmeasured = (RolloutShape(((1, 1),), 2, 0.0),)
+    assert replace(EVEN, groups=(unmeasured,)).sandbox_shares == (0.0, 0.0, 1.0)
+    sampled = np.array([0, 1], bool)
+    spent = {"sampling": 6.0, "tools": 1.0, "starting": 0.5}
+    assert shape_of([sampled], 2, 1.0, 10.0, spent) == RolloutShape(((1, 1),), 2, 1.0, 1.0, 2.5, 0.5)
+
+
+def test_who_comes_while_the_engine_computes_a_step_begins_with_the_next() -> None:
+    async def work() -> list[float]:
+        clock = asyncio.get_running_loop()
+        engine = SimulatedEngine(OwnDevices(), EngineTimes(step=1.0, token=0.0, prompt=0.0, running=4), 0)
+        ended: list[asyncio.Future[Spans]] = [clock.create_future() for _ in range(2)]
+        times: list[float] = []
+        for wait in ended:
+            wait.add_done_callback(lambda _: times.append(clock.time()))
+        engine.sample(0.0, 5, ended[0].set_result)
+        await asyncio.sleep(1.25)
+        engine.sample(0.0, 2, ended[1].set_result)
+        first, second = await asyncio.gather(*ended)
+        assert sum(n for _, n in first) == pytest.approx(5) and sum(n for _, n in second) == pytest.approx(2)
+        return times
+
+    assert run_simulated(work()) == pytest.approx([4.0, 5.0])

@@ -274,6 +274,7 @@ def test_attempts_are_saved_and_graded_again_without_a_model(grounds: Grounds, t
             assert kept.trajectory == outcome.trajectory
             assert kept.changes == outcome.changes
             assert (kept.passed, kept.reward, kept.void) == (name == "reference", outcome.reward, "")
+            assert 0 < kept.starting == outcome.starting < outcome.seconds
 
     async def again() -> list[Any]:
         reward = RewardSettings(parts=[{"use": "tests", "weight": 3}])

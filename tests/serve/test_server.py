@@ -99,9 +99,12 @@ def test_samples_and_scores_are_those_of_an_engine_in_this_process(home: Home) -
 def test_a_sample_is_told_of_while_it_is_under_way_and_http_gives_the_same(home: Home) -> None:
     sampling, parts = Sampling(max_tokens=30, seed=7, temperature=0.9), list[Sample]()
     sample = home.run(home.client.sample(PROMPT, sampling, on_part=parts.append, every=8))
-    assert [len(part.ids or ()) for part in parts] == [8, 8, 8]  # the answer has the rest
+    sizes = [len(part.ids or ()) for part in parts]
+    told = sum(sizes)
+    # After every eighth step of the engine, whatever it was doing before; the answer has the rest.
+    assert set(sizes[1:]) == {8} and 0 < sizes[0] <= 8 and 0 < 30 - told <= 8
     for name in ("ids", "logprobs", "versions"):
-        assert tuple(value for part in parts for value in getattr(part, name)) == getattr(sample, name)[:24]
+        assert tuple(value for part in parts for value in getattr(part, name)) == getattr(sample, name)[:told]
 
     async def over_http() -> dict:
         connector = aiohttp.UnixConnector(home.client.address.removeprefix("unix:"))

@@ -7,6 +7,7 @@ event is needed only where a request begins or ends: a simulated token costs not
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -75,7 +76,7 @@ class SimulatedEngine:
         """The process dies. Answers lose what was not recorded, half of `recorded` tokens on average."""
         self._advance()
         for _, _, request in sorted(self._running):
-            self._count(request, self._progress)
+            self._count(request, max(request.began, self._progress))
             gone = min(request.spans[-1][1] if request.spans else 0.0, recorded / 2, request.tokens)
             if gone:
                 version, tokens = request.spans.pop()
@@ -115,8 +116,9 @@ class SimulatedEngine:
         while self._waiting and len(self._running) < self._times.running:
             request = self._waiting.popleft()
             self._first += request.prompt * self._times.prompt * self._slower
-            request.prompt, request.began = 0.0, self._progress
-            heapq.heappush(self._running, (self._progress + request.left, next(self._number), request))
+            # A step that is under way takes nobody in: who comes then begins with the next one.
+            request.prompt, request.began = 0.0, float(math.ceil(self._progress - NEAR))
+            heapq.heappush(self._running, (request.began + request.left, next(self._number), request))
         if self._running and not self._busy:
             self._busy, self._busy_since = True, self._at
             self._processors.runnable(1)

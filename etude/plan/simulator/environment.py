@@ -76,6 +76,7 @@ class SimulatedEnvironment:
         self._drawn: dict[int, Sequence[RolloutShape]] = {}  # of groups under way
         self.recorded: dict[tuple[int, int], Spans] = {}  # of rollouts that failed and are tried again
         self.tries: Counter[tuple[int, int]] = Counter()
+        self.before, self.between, self.behind = (share * times.sandbox for share in times.sandbox_shares)
 
     def shape(self, number: int, index: int) -> RolloutShape:
         group = self._drawn.get(number)
@@ -155,7 +156,7 @@ class SimulatedRollout:
         placement = self.environment.placement
         self._engine = placement.begin(self.group)
         try:
-            self._next_turn()
+            self._sandbox(self.environment.before, self.shape.starting, self._next_turn)
             return await self._done
         finally:
             placement.end(self._engine)
@@ -186,17 +187,21 @@ class SimulatedRollout:
         self._tools()
 
     def _tools(self) -> None:
-        if self.shape.tools and not self.times.cores:
-            self._loop.call_later(self.shape.tools * self._slow / len(self._turns), self._next_turn)
+        each = 1 / len(self._turns)
+        self._sandbox(self.environment.between * each, self.shape.tools * each, self._next_turn)
+
+    def _sandbox(self, work: float, seconds: float, then: Callable[[], None]) -> None:
+        """Its sandbox does something: so much work on cores that all share, or as many seconds as it was measured."""
+        if self.times.cores and work:
+            compute(self.environment.processors, work * self._slow, then)
+        elif not self.times.cores and seconds:
+            self._loop.call_later(seconds * self._slow, then)
         else:
-            self._next_turn()
+            then()
 
     def _grade(self) -> None:
         self._on_grading()
-        if self.times.cores:
-            compute(self.environment.processors, self.times.sandbox * self._slow, self._graded)
-        else:
-            self._loop.call_later(self.shape.rest * self._slow, self._graded)
+        self._sandbox(self.environment.behind, self.shape.rest, self._graded)
 
     def _graded(self) -> None:
         self._thread.do(self._each, self._end)

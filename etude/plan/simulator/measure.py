@@ -159,7 +159,7 @@ def _readable(root: Path) -> Iterator[tuple[str, RolloutShape]]:
         if saved.trajectory is not None and saved.reward is not None:
             segments = saved.trajectory.segments
             masks, tokens = [each.trained() for each in segments], sum(len(each.ids) for each in segments)
-            spent = spent_seconds(saved.trajectory)
+            spent = spent_seconds(saved.trajectory, saved.starting)
             yield path.name.rpartition("-")[0], shape_of(masks, tokens, saved.reward, saved.seconds, spent)
 
 
@@ -179,9 +179,9 @@ def shape_of(
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             turns.append((first - behind, last - first))
             behind = last
-    tools = spent.get("tools", 0.0)
-    rest = max(0.0, seconds - spent.get("sampling", seconds) - tools)
-    return RolloutShape(tuple(turns) or ((0, 1),), tokens, reward, tools, rest)
+    tools, starting = spent.get("tools", 0.0), spent.get("starting", 0.0)
+    rest = max(0.0, seconds - spent.get("sampling", seconds) - tools - starting)
+    return RolloutShape(tuple(turns) or ((0, 1),), tokens, reward, tools, rest, starting)
 
 
 def _start_seconds(run: Path, rows: Sequence[dict[str, Any]]) -> float:

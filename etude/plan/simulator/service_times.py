@@ -29,7 +29,8 @@ class RolloutShape:
     tokens: int  # of all segments, as the learner reads them
     reward: float
     tools: float = 0.0  # seconds in tools
-    rest: float = 0.0  # seconds beside sampling and tools: the sandbox's start, grading, rewards
+    rest: float = 0.0  # seconds behind the last turn: what is collected, grading, rewards
+    starting: float = 0.0  # seconds until the sandbox was there; 0 where nobody measured it: then `rest` has them
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,14 @@ class ServiceTimes:
         found = self.learner
         learner = LearnerTimes(found.step / times, found.token / times, found.score / times, found.publish)
         return replace(self, learner=learner)
+
+    @property
+    def sandbox_shares(self) -> tuple[float, float, float]:
+        """How much of a sandbox's work lies before the first turn, between turns and behind the last, by its time."""
+        shapes = [shape for group in self.groups for shape in group]
+        parts = [sum(getattr(shape, name) for shape in shapes) for name in ("starting", "tools", "rest")]
+        whole = sum(parts)
+        return (parts[0] / whole, parts[1] / whole, parts[2] / whole) if whole else (0.0, 0.0, 1.0)
 
     @property
     def rollout_tokens(self) -> float:
