@@ -19,7 +19,7 @@ from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GradeJob, GraderFailure
-from etude.tasks.grading.submission import Submission
+from etude.tasks.grading.submission import MOST_HELD, Submission
 from etude.tasks.grading.watched_run import Act, can_watch, watched_run
 
 # Kind of act -> how bad, what was done, and words with which the project itself speaks of such things.
@@ -72,8 +72,10 @@ class Watch:
         key = (id(task), changes)  # the task is kept beside its findings, so its id is nobody else's
         if key not in self._found:
             self._found[key] = task, asyncio.create_task(_watch(GradeJob(task, host, changes, settings)))
-            while len(self._found) > self.most:
-                self._found.popitem(last=False)
+            held = sum(changes.size for _, changes in self._found)
+            while len(self._found) > 1 and (len(self._found) > self.most or held > MOST_HELD):
+                (_, oldest), _ = self._found.popitem(last=False)
+                held -= oldest.size
         return await asyncio.shield(self._found[key][1])
 
 

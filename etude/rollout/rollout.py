@@ -61,7 +61,7 @@ from etude.tasks.environment.shadow_backend import read_backend
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.grader import RUNNER, GraderFailure
-from etude.tasks.grading.submission import Submission
+from etude.tasks.grading.submission import MOST_HELD, Submission
 from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.base import SandboxStart
 from etude.tasks.kinds.table import kind_of
@@ -151,8 +151,10 @@ class GradeCache:
         else:
             self._grades[key] = task, asyncio.create_task(grade(task, host, changes, settings, answer=counted))
             self._grades[key][1].add_done_callback(lambda done: self._forget_failure(key, done))
-            while len(self._grades) > self.most:
-                self._grades.popitem(last=False)
+            held = sum(changes.size for _, changes, _ in self._grades)
+            while len(self._grades) > 1 and (len(self._grades) > self.most or held > MOST_HELD):
+                (_, oldest, _), _ = self._grades.popitem(last=False)
+                held -= oldest.size
         # shielded: one that is cancelled must not take the grade away from the others who wait for it
         return await asyncio.shield(self._grades[key][1])
 

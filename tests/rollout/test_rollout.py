@@ -410,3 +410,26 @@ def test_equal_attempts_are_judged_once_and_a_failure_is_nobodys_grade(monkeypat
         assert calls.count(good) == 3
 
     asyncio.run(work())
+
+
+def test_large_submissions_are_not_remembered_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 submissions of 32 MB would be 4 GB in the process that grades all rollouts."""
+
+    async def quick(task: Task, host: object, changes: Submission, settings: object, answer: str) -> Grade:
+        return Grade(False, "tests", "")
+
+    monkeypatch.setattr("etude.rollout.rollout.grade", quick)
+    monkeypatch.setattr("etude.rollout.rollout.MOST_HELD", 10_000)
+    task, judged, host = next(katas("train", 1, levels=[1])), GradeCache(), cast(Any, None)
+    large = [Submission((SubmittedFile(f"{name}.py", b"x" * 4_000),)) for name in "abcdef"]
+    many = Submission(refused=tuple(Refused(f"{number}", "not allowed") for number in range(300)))
+
+    async def work() -> None:
+        for changes in (*large, many, Submission()):
+            await judged.grade(task, host, changes, GraderSettings())
+        assert [changes for _, changes, _ in judged._grades] == [Submission()]
+        for changes in large:
+            await judged.grade(task, host, changes, GraderSettings())
+        assert [changes for _, changes, _ in judged._grades] == large[-2:]
+
+    asyncio.run(work())

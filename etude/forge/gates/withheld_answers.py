@@ -2,8 +2,8 @@
 
 A test process that shares its memory with the tested code can be made to report anything, so it must not know what to
 report (`tasks/grading/withheld`). What it can still see, an exception where a value is wrong, must not be enough to
-find the right one. Tasks whose outcome is something else than a change that values show, a rename for example, and
-tests of JavaScript, keep changed tests and canaries. Knows no origin.
+find the right one. Tasks whose outcome is something else than a change that values show, a rename for example, keep
+changed tests and canaries. Knows no origin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ VISIBLE_SECONDS: Final = 5.0  # more than twice the suite, for the visible tests
 
 def can_withhold(task: Task) -> bool:
     """Whether the values that tests compare are what the task asks for."""
-    return task.facts.environment is not None and task.facts.suite == "pytest" and type(kind_of(task)) is CodeChange
+    installed = task.facts.environment is not None and task.facts.suite in ("pytest", "node")
+    return installed and type(kind_of(task)) is CodeChange
 
 
 async def withhold(
@@ -63,6 +64,8 @@ def too_few(task: Task, least: float = LEAST_BITS) -> str:
 
 async def tells_answers(task: Task, host: StoringHost, settings: GraderSettings) -> bool:
     """Whether code that lacks one constant, and tries several against the tests in its own process, is accepted."""
+    if task.facts.suite != "pytest":
+        return False  # who asks is written in Python
     patient = replace(settings, seconds=min(settings.seconds, ORACLE_SECONDS))
     asked = 0
     async for which in secret_constants(task, host, patient, FEW_CANDIDATES):

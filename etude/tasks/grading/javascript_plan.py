@@ -41,7 +41,7 @@ def draw_javascript(task: Task, installed: Installed, rng: random.Random) -> Gra
     """A plan for one run of the task's tests."""
     required = required_ids(task)
     sources = {path: task.tests[path].decode() for path in repository_sources(task)}
-    files = {path: _file(task, path, sources) for path in dict.fromkeys(test.partition("::")[0] for test in required)}
+    files = script_files(task, required, sources)
     functions = test_functions(required, files)
     mutations = {each.location: found for each in functions if (found := _mutations(files[each.path], each.name))}
     some = choose_mutated(task, [each for each in functions if each.location in mutations], rng)
@@ -57,6 +57,11 @@ def draw_javascript(task: Task, installed: Installed, rng: random.Random) -> Gra
     # Three, where enough is held out.
     parts = several_parts(task, functions, some, rng, make, MOST_PROCESSES, UNLIKELY, hidden)
     return GradingPlan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
+
+
+def script_files(task: Task, required: Sequence[str], sources: Mapping[str, str]) -> dict[str, TestFile]:
+    """The files that the required tests stand in, read."""
+    return {path: _file(task, path, sources) for path in dict.fromkeys(test.partition("::")[0] for test in required)}
 
 
 def _file(task: Task, path: str, sources: Mapping[str, str]) -> TestFile:

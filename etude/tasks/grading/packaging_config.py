@@ -26,14 +26,34 @@ TABLES: Final = frozenset(("build-system", "project", "dependency-groups"))
 SECTIONS: Final = re.compile(r"metadata|options(\..*)?|files|entry_points|egg_info|bdist_wheel|sdist|build(_\w+)?")
 
 
+MOST_ADDED: Final = 64 << 10  # bytes that such a file may grow by
+# A key with so many parts: reading one of n parts takes n times n steps, and this is read where rollouts are graded.
+MOST_PARTS: Final = 20
+_BETWEEN: Final = re.compile(r"[^=,{}\[\]\n]+")  # what a key can stand in, whatever is around it
+
+
 def steering_change(path: str, before: bytes | None, after: bytes | None) -> str:
     """Why this change of a configuration file at the top of a workspace is not about packaging alone; else nothing."""
     if path not in FILES:
         return ""
+    if before != after and _is_too_much(before or b"", after or b""):
+        return "it is longer, or its keys are, than packaging needs"
     own, other = (_aside(path, data or b"") for data in (before, after))
     if other is None:
         return "it cannot be read"
     return "" if own == other else "it changes settings that are not about packaging"
+
+
+def _is_too_much(before: bytes, after: bytes) -> bool:
+    if len(after) > len(before) + MOST_ADDED:
+        return True
+    # What the file had before, a long sentence for example, is nobody's attack.
+    return bool(_long_keys(after) - _long_keys(before))
+
+
+def _long_keys(data: bytes) -> set[str]:
+    found = (each[0] for each in _BETWEEN.finditer(data.decode(errors="replace")))
+    return {each for each in found if each.count(".") >= MOST_PARTS}
 
 
 def _aside(path: str, data: bytes) -> Any:

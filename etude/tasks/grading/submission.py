@@ -27,6 +27,9 @@ STEERING = re.compile(
 )
 
 
+MOST_HELD = 64 << 20  # bytes of submissions that a process remembers, for whoever hands in the same once more
+
+
 @dataclass(frozen=True)
 class SubmissionLimits:
     """How much one rollout may change."""
@@ -57,6 +60,12 @@ class Refused:
 class Submission:
     files: tuple[SubmittedFile, ...] = ()
     refused: tuple[Refused, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps in memory, nearly: files can be 32 MB together, and what is refused has no end."""
+        kept = sum(len(each.path) + len(each.data or b"") for each in self.files)
+        return kept + sum(len(each.path) for each in self.refused) + 200 * (len(self.files) + len(self.refused))
 
 
 async def collect(task: Task, sandbox: Sandbox, limits: SubmissionLimits | None = None) -> Submission:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import math
 import random
 import secrets
@@ -27,6 +28,7 @@ from etude.tasks.grading.inherited_tests import InheritedTests, collected
 from etude.tasks.grading.test_mutations import MutationSite, find_tests, mutate
 from etude.tasks.grading.test_source import parsed, simple_tests, used_names
 from etude.tasks.grading.withheld.answers import Answers, answers_of
+from etude.tasks.grading.withheld.javascript_rewrite import records_by_test
 
 MOST_MUTATED = 48  # test functions; of a larger suite the second test process runs no more than these
 MOST_PROCESSES = 12
@@ -60,9 +62,23 @@ class RecordedPlan:
     answers: Answers
     sources: Mapping[str, str]  # test files as the task has them
     names: Mapping[str, str]  # id in the test process -> required id
+    owners: Mapping[str, str] = field(default_factory=dict)  # of JavaScript, whose files record: id -> test in its file
 
-    def wrong(self, test: str, said: str) -> str:
+    def wrong(self, test: str, records: Mapping[str, str]) -> str:
+        """What is wrong with what was recorded for a test; nothing where it is right."""
+        try:
+            said = self.said(test, records)
+        except (ValueError, RecursionError):  # hostile text
+            return "its records cannot be read"
         return self.answers.wrong(test, self.sources[self.answers.homes[test]], said)
+
+    def said(self, test: str, records: Mapping[str, str]) -> str:
+        """What was recorded for a test, of all that the process told."""
+        if test not in self.owners:
+            return records.get(self.answers.ids.get(test, test), "")
+        path = self.answers.homes[test]
+        made = self.answers.rewritten(path, self.sources[path])
+        return json.dumps(records_by_test(records.get(path) or "[]", made).get(self.owners[test], []))
 
 
 @dataclass(frozen=True)
@@ -133,18 +149,18 @@ def draw(task: Task, rng: random.Random | None = None) -> GradingPlan:
 def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> GradingPlan:
     """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
     facts = task.facts
-    if facts.suite == "node":
-        # Imported here: tree-sitter is an extra that only JavaScript tasks need.
-        from etude.tasks.grading.javascript_plan import draw_javascript
-
-        return draw_javascript(task, installed, rng)
-    if facts.suite != "pytest":
+    if facts.suite not in ("pytest", "node"):
         raise EtudeError(f"task {task.name} has an environment, so its tests are pytest's: write suite = 'pytest'")
     required = required_ids(task)
     sources = sources_of(task)
     answers = answers_of(task)
     if answers is not None:
         return recorded_plan(task, answers, required, sources)
+    if facts.suite == "node":
+        # Imported here: tree-sitter is an extra that only JavaScript tasks need.
+        from etude.tasks.grading.javascript_plan import draw_javascript
+
+        return draw_javascript(task, installed, rng)
     functions = _mutable(test_functions(task, required, sources), sources)
     # What a mutation adds is easier to recognise than what it replaces; the last one of each test adds.
     functions = [replace(each, mutations=each.mutations[:-1] or each.mutations) for each in functions]
@@ -167,14 +183,29 @@ def recorded_plan(
         path: answers.rewritten(path, text).text if path in answers.files() else text for path, text in sources.items()
     }
     names = {answers.ids.get(test, test): test for test in required}
-    run = tuple(dict.fromkeys(name.partition("[")[0] for name in names) if whole else names)
+    scripts = task.facts.suite == "node"  # its ids have numbers in place of parameters, and never change
+    run = tuple(dict.fromkeys(name.partition("[")[0] for name in names) if whole and not scripts else names)
     # `real` is in the words of the process.
     part = ProcessPlan(mark=secrets.token_hex(8), tests=tests, run=run, real=frozenset(names))
-    recorded = RecordedPlan(answers, sources, names)
-    nonce = secrets.token_hex(16)
+    functions = repository_functions(task, required, sources) if scripts else []
+    owners = {test: function.name for function in functions for test in function.ids}
+    recorded = RecordedPlan(answers, sources, names, owners)
+    suite: Suite = "node" if scripts else "pytest"
     return GradingPlan(
-        *(tuple(required), (part,), nonce, "pytest"), False, False, installed=task.facts.environment, recorded=recorded
+        *(tuple(required), (part,), secrets.token_hex(16), suite, False, False),
+        installed=task.facts.environment,
+        recorded=recorded,
     )
+
+
+def repository_functions(task: Task, required: Sequence[str], sources: Mapping[str, str]) -> list[RequiredTest]:
+    """The functions behind the required ids of a repository's tests, whatever it is written in."""
+    if task.facts.suite != "node":
+        return test_functions(task, required, dict(sources))
+    from etude.tasks.grading.javascript_plan import script_files
+    from etude.tasks.grading.javascript_plan import test_functions as script_functions
+
+    return script_functions(required, script_files(task, required, sources))
 
 
 def choose_mutated(task: Task, mutable: Sequence[RequiredTest], rng: random.Random) -> list[RequiredTest]:

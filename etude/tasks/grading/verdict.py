@@ -128,7 +128,7 @@ def _outcome(plan: GradingPlan, lines: _Lines, test: str) -> tuple[str, str]:
     status, text = lines.outcome(name)
     if plan.recorded is None or status != "passed":
         return status, text
-    wrong = plan.recorded.wrong(test, lines.records.get(name, ""))
+    wrong = plan.recorded.wrong(test, lines.records)
     return ("failed", wrong) if wrong else (status, text)
 
 

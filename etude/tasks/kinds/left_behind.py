@@ -18,20 +18,28 @@ from etude.tasks.format.task import Task
 
 _UNREADABLE: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
 _OF_TESTS: Final = re.compile(r"(^|/)(tests?|test_[^/]*\.py|[^/]*_test\.py|conftest\.py)(/|$)")
+# Characters that all files together may have more than the reference's: what is read here is hostile, and the tree of a
+# file of 4 MB takes two gigabytes.
+MOST_ADDED: Final = 128 << 10
 Count = Callable[[ast.AST], int]
 
 
 def left_behind(task: Task, refactor: Refactor, files: Mapping[str, bytes | None]) -> list[str]:
     """What still has the old name or place, a sentence each, where these files are laid over the workspace."""
     there, right = _code(task, refactor, files), _code(task, refactor, task.reference)
+    added = sum(max(0, len(text) - len(right.get(path, ""))) for path, text in there.items())
+    if added > MOST_ADDED:
+        return [f"it adds {added} characters to the code, more than {MOST_ADDED}"]
     found = list(
         {"rename": _renamed, "parameter": _reparametrised, "move": _moved}[refactor.kind](refactor, there, right)
     )
     for path, text in there.items():
+        if text == right.get(path):
+            continue
         tree, wanted = _parsed(text), _parsed(right.get(path, ""))
         # Some projects ship files that no parser of ours reads, templates for example; those stay as they were.
         if tree is None or wanted is None:
-            found += [f"{path} cannot be read"] if text != right.get(path) else []
+            found.append(f"{path} cannot be read")
             continue
         found += [
             f"{path} still has {what}" for what, count in _counts(refactor).items() if count(tree) > count(wanted)

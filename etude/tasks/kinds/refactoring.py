@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from etude.tasks.format.config import Refactor
@@ -25,7 +27,9 @@ class Refactoring(OutcomeKind):
         # Tests of a refactoring share a process with what they test, and can be told from changed ones: that they
         # passed is not enough.
         files = {each.path: each.data for each in job.submission.files}
-        if found.passed and (left := left_behind(job.task, _asked(job.task), files)):
+        # In a thread: a large project takes a while to read.
+        read = partial(left_behind, job.task, _asked(job.task), files)
+        if found.passed and (left := await asyncio.to_thread(read)):
             return replace(
                 found, passed=False, kind="tests", reason=left[0], details={LEFT: "; ".join(left)[:MOST_TEXT]}
             )

@@ -32,6 +32,7 @@ class NodeReport:
 
     tests: list[tuple[str, str, str, float]] = field(default_factory=list)  # id, status, text, seconds
     reached: list[tuple[str, list[str]]] = field(default_factory=list)  # id ("" is loading) and functions
+    seen: list[list[Any]] = field(default_factory=list)  # of tests without answers: test, assertion, values
     forged: int = 0  # lines that are not our reporter's
     ended: str = ""  # how the process ended, where it did so without a last word
 
@@ -48,14 +49,21 @@ def plain_name(name: str) -> str:
 
 
 def run_file(
-    framework: str, path: str, options: Sequence[str], *, trace: bool, output: int, deadline: float = float("inf")
+    framework: str,
+    path: str,
+    options: Sequence[str],
+    *,
+    trace: bool,
+    output: int,
+    deadline: float = float("inf"),
+    recorded: bool = False,
 ) -> NodeReport:
     """Runs one test file to its end; what it and its children leave running is killed. Prints go to `output`."""
     # A new token for each file: what one file's code learned does not help in the next.
     token = secrets.token_hex(16)
     pipe, output_end = os.pipe()
     take, give = os.pipe()
-    settings = json.dumps({"framework": framework, "token": token, "trace": trace}).encode()
+    settings = json.dumps({"framework": framework, "token": token, "trace": trace, "recorded": recorded}).encode()
     actions = [
         (os.POSIX_SPAWN_DUP2, take, 0),
         (os.POSIX_SPAWN_DUP2, output, 1),
@@ -121,6 +129,8 @@ def _read(said: bytes, path: str, token: str, status: int) -> NodeReport:
             elif kind == "reached":
                 names, functions = rest
                 found.reached.append((id_of(path, names) if names else "", [str(each) for each in functions]))
+            elif kind == "seen":
+                found.seen.append(rest)
             elif kind == "end":
                 ended = True
         except (ValueError, TypeError, AttributeError):
@@ -150,7 +160,9 @@ def run_chosen(header: dict[str, Any], job: dict[str, Any], report: Report, mark
     framework, *options = header["options"]
     silent = os.open(os.devnull, os.O_RDWR)
     for path in dict.fromkeys(test.partition("::")[0] for test in job["run"]):
-        found = run_file(framework, path, options, trace=False, output=silent)
+        found = run_file(framework, path, options, trace=False, output=silent, recorded=header["recorded"])
+        if header["recorded"]:
+            report(path, "recorded", json.dumps(found.seen))
         for test, status, text, _ in found.tests:
             alone = test.partition("[")[0]
             if test in chosen:

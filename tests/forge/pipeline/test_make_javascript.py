@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
+from etude.tasks.grading.test_plan import draw
 from redteam.grader.javascript_attacks import AT_LOAD, IN_CALLS, TOLD_APART, javascript_attacks
+from redteam.grader.made_tasks import with_its_answers
 from tests.forge.javascript_repository import FILES, Bench, Shop
 
 
@@ -93,10 +96,42 @@ def test_no_attack_is_accepted(bench: Bench, tasks: list[Task], name: str) -> No
     assert not found.passed, found
 
 
-def test_who_forges_the_report_is_known(bench: Bench, tasks: list[Task]) -> None:
-    files = javascript_attacks(tasks[0])["a report that is forged"]
-    found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], files)))
-    assert found.kind == "tampering"
+@pytest.mark.parametrize("name", ["a report that is forged", "a bent framework", TOLD_APART])
+def test_who_forges_is_known_where_tests_hold_their_answers(bench: Bench, tasks: list[Task], name: str) -> None:
+    task = with_its_answers(tasks[0])
+    found = bench.run(grade(task, bench.host, submission_of(task, javascript_attacks(task)[name])))
+    assert not found.passed and found.kind in ("tampering", "tests")
+    assert found.kind == "tampering" or name == TOLD_APART
+
+
+def test_tests_are_without_their_answers(bench: Bench, tasks: list[Task]) -> None:
+    for task in tasks:
+        withheld = task.facts.withheld
+        assert task.facts.grading == "recorded" and withheld is not None
+        assert withheld.bits >= 20 and withheld.unrecorded <= 0.1 * withheld.tests
+        plan = draw(task)
+        assert len(plan.parts) == 1 and plan.recorded is not None
+    # The whole text of a test that was rewritten has nothing of what it expected.
+    cart = next(
+        text for task in tasks for path, text in draw(task).parts[0].tests.items() if path.endswith("cart.test.js")
+    )
+    assert "_etude_seen(" in cart and "3 tea 2.50" not in cart and "strictEqual" not in cart.lower()
+
+
+def test_a_task_of_before_is_refused_with_a_sentence(bench: Bench, tasks: list[Task]) -> None:
+    task = with_its_answers(tasks[0])
+    old = replace(task, facts=task.facts.model_copy(update={"grading": None}))
+    with pytest.raises(EtudeError, match=r"was made before grading plan 2.*make it again"):
+        bench.run(grade(old, bench.host, submission_of(old, dict(old.solution))))
+
+
+def test_one_wrong_value_is_noticed_and_not_told(bench: Bench, tasks: list[Task]) -> None:
+    task = next(task for task in tasks if any("lib/cart.js" in each for each in task.facts.deleted))
+    wrong = FILES["lib/cart.js"].replace("rows.sort()", "rows").encode()
+    found = bench.run(grade(task, bench.host, submission_of(task, {"lib/cart.js": wrong})))
+    assert found.kind == "tests" and "test/cart.test.js::sorts lines" in found.details
+    assert found.details["test/cart.test.js::sorts lines"].endswith("recorded another value")
+    assert found.tests["test/cart.test.js::adds"] == "passed"
 
 
 def test_what_steers_the_tests_is_not_carried(bench: Bench, tasks: list[Task]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from etude.tasks.grading import packaging_config
 from etude.tasks.grading.packaging_config import steering_change
 from etude.tasks.grading.submission import submission_of
 
@@ -90,3 +91,28 @@ def test_a_file_whose_other_settings_change_is_not_carried(make_task: Any) -> No
     ]
     gone = submission_of(task, {"pyproject.toml": None})
     assert not gone.files and len(gone.refused) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "a" + ".a" * 30_000 + " = 1\n",
+        "[" + ".".join(["b"] * 8_000) + "]\na" + ".a" * 16_000 + " = 1\n",
+        "[" + " . ".join(['"b"'] * 8_000) + "]\n",
+        "a = { " + "b" + ".b" * 30_000 + " = 1 }\n",
+        "# " + "x" * 70_000 + "\n",
+    ],
+)
+def test_what_takes_long_to_read_is_not_read(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of 32,000 parts takes a reader of TOML ten seconds, in a table of many parts minutes."""
+    read = []
+    monkeypatch.setattr(packaging_config, "_aside", lambda *given: read.append(given))
+    assert "longer" in steering_change("pyproject.toml", TOML.encode(), (TOML + more).encode())
+    assert not read
+
+
+def test_a_long_sentence_that_was_there_may_stay() -> None:
+    before = TOML + 'description = "' + "Words. " * 40 + '"\n'
+    assert (
+        steering_change("pyproject.toml", before.encode(), before.replace('"setuptools"', '"hatchling"').encode()) == ""
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from etude.forge.gates.attacks.refactoring import refactoring_attacks
@@ -130,3 +132,29 @@ def test_tests_and_what_is_no_python_may_say_what_they_like() -> None:
     assert left(TASKS["rename"], {**TASKS["rename"].reference, **more}) == []
     broken = left(TASKS["rename"], {**TASKS["rename"].reference, "shop/user.py": b"def ("})
     assert broken == ["shop/user.py cannot be read"]
+
+
+def test_more_code_than_a_refactoring_needs_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tree of a file of 4 MB takes two gigabytes, in the process that grades all rollouts."""
+    task = TASKS["rename"]
+    right = dict(task.reference)
+    assert left_behind(task, _asked(task), right) == []
+    many = {f"shop/more{number}.py": b"a = (" + b"1," * 10_000 + b")\n" for number in range(8)}
+    for added in ({"shop/more.py": b"a = (" + b"1," * (2 << 20) + b")\n"}, many):
+        with monkeypatch.context() as patched:
+            patched.setattr(ast, "parse", None)  # nothing is parsed
+            assert "adds" in left_behind(task, _asked(task), {**right, **added})[0]
+
+
+def test_files_that_are_as_the_reference_has_them_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TASKS["rename"]
+    parsed: list[str] = []
+    whole = ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text, *given: parsed.append(text) or whole(text, *given))
+    left_behind(task, _asked(task), dict(task.reference))
+    assert all("no Python" not in text and "def first" not in text for text in parsed)
+
+
+def _asked(task: Task) -> Refactor:
+    assert task.facts.refactor is not None
+    return task.facts.refactor

@@ -31,6 +31,8 @@ from etude.forge.languages.javascript import deletions
 from etude.forge.languages.javascript.mutations import mutations
 from etude.forge.languages.javascript.source import JavaScriptFile, ScriptDefinition
 from etude.forge.languages.javascript.task_files import JAVASCRIPT
+from etude.tasks.grading.withheld.estimate import estimated_bits
+from etude.tasks.grading.withheld.javascript_rewrite import rewrite
 from etude.tasks.javascript.parsing import ENDINGS, text
 from etude.tasks.javascript.test_source import TestFile, Unit, mentioned, read, required_in
 from etude.tasks.sandbox_side.node_tests import JOINT
@@ -112,6 +114,11 @@ class JavaScriptRepository(Repository[ScriptDefinition]):
 
     def collected(self, test: str) -> LocatedTest:
         return self.place(test)
+
+    def answer_bits(self, places: Collection[LocatedTest]) -> float:
+        names = by_file(places)
+        known = [(self.tests[path].source, found) for path, found in names if path in self.tests]
+        return sum(estimated_bits(source, found, rewrite) for source, found in known)
 
     def title(self, test: str) -> str:
         name = test.partition("::")[2].partition("[")[0].rpartition(JOINT)[2]

@@ -16,10 +16,12 @@ from typing import Final
 
 from etude.core.errors import EtudeError
 from etude.tasks.format.task import TESTS, Task
+from etude.tasks.grading.withheld import javascript_rewrite
 from etude.tasks.grading.withheld.bits import worth
 from etude.tasks.grading.withheld.compare import Record, records_match
 from etude.tasks.grading.withheld.rewrite import Rewritten, rewrite
 from etude.tasks.grading.withheld.sites import Site
+from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.sandbox_side.recorder import LONGEST_TEST
 
 FILE: Final = "answers.json"
@@ -46,7 +48,7 @@ class Answers:
     def rewritten(self, path: str, source: str) -> Rewritten:
         """A test file of the task without its answers."""
         options = (frozenset(each.get(path, ())) for each in (self.demoted, self.left, self.cut))
-        return rewrite(source, *options)
+        return (javascript_rewrite.rewrite if path.endswith(ENDINGS) else rewrite)(source, *options)
 
     def files(self) -> set[str]:
         return {*self.homes.values(), *self.cut}
@@ -98,7 +100,7 @@ def answers_of(task: Task) -> Answers | None:
 
 def refuse_old(task: Task) -> None:
     """A task of an earlier `etude tasks make` whose tests hold their answers can be forged: it is not graded."""
-    made = MADE.search(task.facts.provenance) and task.facts.environment is not None and task.facts.suite == "pytest"
+    made = MADE.search(task.facts.provenance) and task.facts.environment is not None
     if made and task.facts.grading is None:
         raise EtudeError(
             f"task {task.name} was made before grading plan {PLAN}, when tests held their answers: "

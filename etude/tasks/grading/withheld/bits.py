@@ -39,7 +39,7 @@ def worth(records: Iterable[tuple[Site, Record, str]]) -> float:
         elif site.operator in ("true", "false") or record[1] in (None, True, False):
             wanted = site.expected if site.is_boolean else record[1]
             mixed[str(wanted)] += 1
-        elif site.operator in ("eq", "is", "approx", "almost", "same_items", "pair"):
+        elif site.operator in ("eq", "is", "approx", "almost", "same_items", "pair", "js_same", "js_alike"):
             key = json.dumps(record[1])
             values[key] = min(values.get(key, MOST_OF_ONE), of_value(record[1], text))
         elif site.operator in ("has", "regex") and isinstance(site.expected, str):

@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from etude.tasks.grading.withheld import javascript_values
 from etude.tasks.grading.withheld.sites import PINNED, Operator, Site
 from etude.tasks.sandbox_side import wire_values
 from etude.tasks.sandbox_side.recorder import LONGEST_VALUE
@@ -75,8 +76,10 @@ class Unreadable(Exception):
     """It is no record of ours, or its value has no plain form."""
 
 
-def comparable(record: Record) -> bool:
+def comparable(site: Site, record: Record) -> bool:
     """Whether every value of a record has a plain form."""
+    if site.is_javascript:
+        return all(map(javascript_values.readable, record[1:]))
     try:
         for part in record[1:]:
             _value(part)
@@ -127,6 +130,8 @@ def holds(site: Site, record: Record, reference: Record) -> bool:
             return False
         if site.operator == "raises":
             return _raised(site, record, reference)
+        if site.is_javascript:
+            return _holds_in_javascript(site, record, reference)
         return _holds(site, record, reference)
     except (Unreadable, TypeError, ValueError, ArithmeticError, RecursionError, AttributeError):
         return False
@@ -176,6 +181,11 @@ def _holds(site: Site, record: Record, reference: Record) -> bool:
         case "finds" | "finds_not":
             return isinstance(value, str | Pattern) and _finds(value, expected) is (site.operator == "finds")
     return bool(_COMPARE[site.operator](value, expected))
+
+
+def _holds_in_javascript(site: Site, record: Record, reference: Record) -> bool:
+    equal = javascript_values.same if "js_same" in (site.operator, site.inner) else javascript_values.alike
+    return equal(record[1], (record if site.operator == "pair" else [*reference, reference[1]])[2])
 
 
 _COMPARE: Final[dict[Operator, Callable[[Any, Any], Any]]] = {

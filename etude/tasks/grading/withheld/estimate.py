@@ -7,23 +7,23 @@ whether an assertion holds counts nothing. `bits` says what it came to. Reads te
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from etude.tasks.grading.withheld.bits import worth
 from etude.tasks.grading.withheld.compare import Record
-from etude.tasks.grading.withheld.rewrite import rewrite
+from etude.tasks.grading.withheld.rewrite import Rewritten, rewrite
 from etude.tasks.grading.withheld.sites import PINNED, Site
 from etude.tasks.sandbox_side import wire_values
 
 UNSPELLED: Final = 4.0  # bits of a value that only the reference's run tells
-_VALUES: Final = ("eq", "is", "approx", "almost", "same_items", "has", "starts", "ends", "regex")
+_VALUES: Final = ("eq", "is", "approx", "almost", "same_items", "has", "starts", "ends", "regex", "js_same", "js_alike")
 
 
-def estimated_bits(source: str, tests: Collection[str]) -> float:
-    """Bits of the answers in these tests (`Class.method` or `function`) of a module."""
+def estimated_bits(source: str, tests: Collection[str], without_answers: Callable[[str], Rewritten] = rewrite) -> float:
+    """Bits of the answers in these tests (`Class.method` or `function`, or as the language names them) of a file."""
     try:
-        made = rewrite(source)
+        made = without_answers(source)
     except (SyntaxError, ValueError, RecursionError):
         return 0.0
     asked = [site for site in made.sites if site.owner in tests and site.operator in _VALUES and not site.exposed]

@@ -22,9 +22,9 @@ from etude.tasks.grading.submission import Submission, submission_of
 from etude.tasks.grading.test_plan import (
     GradingPlan,
     recorded_plan,
+    repository_functions,
     required_ids,
     sources_of,
-    test_functions,
 )
 from etude.tasks.grading.verdict import records_of
 from etude.tasks.grading.withheld.answers import FILE, PLAN, Answers
@@ -119,7 +119,7 @@ def _without_verdicts(task: Task, answers: Answers) -> tuple[Task, Answers]:
 
 def _owners(task: Task) -> dict[str, str]:
     """The function behind each required test."""
-    functions = test_functions(task, required_ids(task), sources_of(task))
+    functions = repository_functions(task, required_ids(task), sources_of(task))
     return {test: function.name for function in functions for test in function.ids}
 
 
@@ -130,7 +130,7 @@ async def find_answers(
     value another right solution does not share."""
     task = job.task
     required, sources = required_ids(task), sources_of(task)
-    functions = test_functions(task, required, sources)
+    functions = repository_functions(task, required, sources)
     homes = {test: function.path for function in functions for test in function.ids}
     owners = {test: function.name for function in functions for test in function.ids}
     reference = submission_of(task, task.reference)
@@ -214,7 +214,11 @@ async def _run(
     reports, _, _ = await run.reports(submission)
     if not reports or reports[0]["ended"] != "exit 0":
         raise NotRecorded(f"the tests of {job.task.name} do not come to their end with a right solution")
-    return records_of(plan, reports[0])
+    statuses, records = records_of(plan, reports[0])
+    recorded = plan.recorded
+    if recorded is not None and recorded.owners:  # whole files have recorded
+        records = {test: recorded.said(test, records) for test in plan.required if recorded.answers.homes}
+    return statuses, records
 
 
 def _ids(required: Sequence[str], before: Sequence[str], after: Sequence[str]) -> dict[str, str]:
@@ -245,8 +249,7 @@ def _leave(
         path = homes[test]
         decisions.left[path].add(owners[test])
         if helpers:
-            units = answers.rewritten(path, sources[path]).units
-            decisions.left[path].update(name for name in units if not name.rpartition(".")[2].startswith("test"))
+            decisions.left[path].update(answers.rewritten(path, sources[path]).helpers)
 
 
 def _untrue(records: Sequence[Record], answers: Answers, path: str, sources: Mapping[str, str]) -> bool:
@@ -275,7 +278,7 @@ def _demote(
             first = by_site[0].get(number, [])
             steady = all(_alike(site, first, run.get(number, [])) for run in by_site[1:])
             # By the source's own words: a class that equals more than its value says is asked only for the outcome.
-            own = all(comparable(record) and holds(site, record, record) for record in first)
+            own = all(comparable(site, record) and holds(site, record, record) for record in first)
             if not (steady and own):
                 demoted[path].add(number)
     return sum(map(len, demoted.values())) > before

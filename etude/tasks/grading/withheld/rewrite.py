@@ -47,6 +47,8 @@ class Rewritten:
     text: str
     sites: tuple[Site, ...]
     units: Mapping[str, str] = field(default_factory=dict)  # test or helper -> its text without answers
+    helpers: tuple[str, ...] = ()  # those that are no tests, and assert for several
+    begun: tuple[str, ...] = ()  # of JavaScript: tests by the number with which they begin
 
 
 @dataclass
@@ -86,7 +88,9 @@ def rewrite(
         if name in cut:
             node.body, node.decorator_list = [ast.Pass()], []
     ast.fix_missing_locations(tree)
-    return Rewritten(ast.unparse(tree) + "\n", sites, {unit.name: ast.unparse(unit.node) for unit in units})
+    texts = {unit.name: ast.unparse(unit.node) for unit in units}
+    helpers = tuple(name for name in texts if not name.rpartition(".")[2].startswith("test"))
+    return Rewritten(ast.unparse(tree) + "\n", sites, texts, helpers)
 
 
 def _is_fixture(node: Function) -> bool:

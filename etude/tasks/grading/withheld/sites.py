@@ -10,10 +10,12 @@ from typing import Any, Final, Literal
 
 # eq to regex_not: the recorded value against what the test names; finds: the recorded pattern in a text of the test's;
 # pair: two recorded values against each other; true: the truth of the recorded value; raises: the recorded exception.
+# js_same, js_alike: strict and loose equality of JavaScript with the reference's own value.
 # fmt: off
 Operator = Literal[
     "eq", "ne", "is", "is_not", "lt", "le", "gt", "ge", "in", "not_in", "has", "has_not", "starts", "ends",
     "approx", "almost", "same_items", "regex", "regex_not", "finds", "finds_not", "pair", "true", "false", "raises",
+    "js_same", "js_alike",
 ]
 # fmt: on
 MIRRORED: Final[dict[Operator, Operator]] = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -48,6 +50,11 @@ class Site:
     @property
     def is_boolean(self) -> bool:
         return self.operator in ("true", "false")
+
+    @property
+    def is_javascript(self) -> bool:
+        """Whether its values are compared as JavaScript does."""
+        return not {"js_same", "js_alike"}.isdisjoint((self.operator, self.inner))
 
     def option(self, name: str) -> Any:
         return dict(self.options).get(name)
