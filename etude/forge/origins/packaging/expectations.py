@@ -202,13 +202,13 @@ def _metadata(was: Facts, now: Facts) -> Iterator[Expectation]:
         if name in ("Name", "Version", "Requires-Python") or now.get("fields", {}).get(name) == value:
             continue
         test = (f"field {name}", f"field({name!r}) == {value!r}")
-        symptom = f"Its metadata shows a wrong `{name}`, or none."
+        symptom = f"The metadata shows a wrong `{name}`, or none."
         yield Expectation("metadata", symptom, f"the field `{name}` reads `{value}`", (test,))
     for name, values in was["lists"].items():
         if now.get("lists", {}).get(name) != values:
             test = (f"all of {name}", f"fields({name!r}) == {values!r}")
             listed = "; ".join(f"`{value}`" for value in values)
-            symptom = f"Its metadata does not list every `{name}`."
+            symptom = f"The metadata does not list every `{name}`."
             goal = f"the metadata has these as `{name}`, in any order: {listed}"
             yield Expectation("metadata", symptom, goal, (test,))
     line = was["first_line"]

@@ -14,21 +14,21 @@ from etude.forge.steps.instructions import Instructions, with_typo
 from etude.tasks.kinds.packaging.kind import CATEGORY
 
 TERSE: Final = (
-    "the wheel of {name} comes out wrong since somebody edited {files}, can you fix that? we need: {wanted}",
-    "can't release {name}, the packaging is broken. in the built wheel {wanted}",
-    "please repair {files}, it should be like before: {wanted}",
-    "{name} builds a wrong wheel. check {files} please, what it has to be: {wanted}",
+    "the wheel of {name} comes out wrong since somebody edited {files}, can you fix it so that {wanted}?",
+    "can't release {name}, the packaging is broken. please repair it, in a good wheel {wanted}",
+    "please repair {files}, after that it has to be like before again: {wanted}",
+    "{name} builds a wrong wheel, can you check {files}? what I expect: {wanted}",
 )
 OPENINGS: Final = (
     "I wanted to release {name} today and noticed that the packaging is broken. {symptoms}",
     "{symptoms} It worked before somebody edited {files}.",
-    "A user reported a problem with the last build of {name}: {symptoms}",
+    "A user reported a problem with the last build of {name}. {symptoms}",
     "Something went wrong in our packaging when {files} was tidied up. {symptoms}",
 )
 WANTED: Final = (
-    "In a wheel built from the repository",
+    "A wheel that is built from the repository should be like this again:",
     "To be clear about what the wheel should be like:",
-    "Could you repair it, so that in a built wheel",
+    "Could you repair it? What I expect of a built wheel:",
 )
 
 
@@ -36,7 +36,7 @@ def instruct(context: BuildContext, proof: PackagingProof, rng: random.Random) -
     name, candidate = context.repository.name, proof.candidate
     symptoms, goals = _symptoms(name, proof), [each.goal for each in proof.expected]
     changed = " and ".join(sorted(candidate.changes))
-    words = {"name": name, "wanted": "; ".join(goals).replace("`", ""), "files": changed}
+    words = {"name": name, "wanted": "; ".join(goals), "files": changed}
     terse = with_typo(rng.choice(TERSE), rng).format(**words) + "\n"
     files = " and ".join(f"`{path}`" for path in sorted(candidate.changes))
     listed = "\n".join(f"- {goal}" for goal in goals)
