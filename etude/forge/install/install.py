@@ -34,8 +34,8 @@ TRIES: Final = 5
 SAME: Final = 3  # tries in a row with the same words, after which no other is made: each takes minutes
 # What failing tests say where files are missing that a checkout has and an archive often leaves out.
 _MISSING: Final = re.compile(
-    r"FileNotFoundError|No such file or directory|No module named 'tests?\b|no tests|nothing was proposed|only 0 tests"
-    r"|cannot find|does not exist|NotADirectoryError"
+    r"FileNotFoundError|No such file or directory|No module named 'tests?\b|no tests|nothing was proposed"
+    r"|only 0 tests(?!.*::)|cannot find|does not exist|NotADirectoryError"
 )
 _CHECKOUT: Final = (
     "the source archive of {name} may leave out files that its tests need: clone its repository and give the folder in "

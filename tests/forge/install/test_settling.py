@@ -112,3 +112,15 @@ def test_what_pip_could_not_install_is_not_tried_again_and_again() -> None:
     assert len(pips(first)) > 3
     notes = "not installed: readline; in another version than asked for: oldcov; its tests use what fine 2 dropped"
     assert pips(commands(2, says(f"3 of 9 tests fail ({notes})"), project)) == ["pip install oldcov fine"]
+
+
+def test_async_fixtures_without_a_mark_get_the_plugin_and_then_its_old_way() -> None:
+    failed = "E  Failed: 'test_a' requested an async fixture 'shop', with no plugin or hook that handled it.\n1 failed"
+
+    def says(command: str, told: list[str]) -> str:
+        runs = "-m pytest -q" in command and "asyncio_mode=auto" not in command
+        return f"{failed}\n[exit 1]" if runs else ""
+
+    told = commands(2, says)
+    assert "pip install pytest-asyncio" in told
+    assert any(each.startswith("printf") and "asyncio_mode=auto" in each for each in told)

@@ -41,6 +41,8 @@ def test_tests_that_want_a_git_repository_are_left_aside(tmp_path: Path) -> None
         ("7 of 64 tests fail (all in tests/test_memcached.py): 1 != None", "--deselect"),
         ("only 6 tests pass, and 10 are needed: ValueError", "--policy"),
         ("pip cannot install it: error: command 'gcc' failed", "NAME==VERSION"),
+        ("only 0 tests pass, and 10 are needed", "clone its repository"),
+        ("only 0 tests pass, and 10 are needed: test/test_a.py::test_b: Failed: no plugin", "--policy"),
         ("3 of 9 tests fail: FileNotFoundError: tests/data.txt", "clone its repository"),
         ("shop is installed, but no folder of the repository holds it", "--policy"),
         ("the suite takes over 300 s: give more time: --suite-seconds 1200", "--suite-seconds"),

@@ -41,6 +41,8 @@ _OLDER_TOOLS = ("setuptools<81", "setuptools<72", "setuptools<58")  # each remov
 _PASSED = re.compile(r"\b(\d+) passed")
 _FAILED = re.compile(r"\b(\d+) (?:failed|errors?)\b")
 _REMOVED = re.compile(r"^E\s.*\bPytestRemovedIn(\d+)Warning", re.M)
+# Tests of before pytest-asyncio asked for a mark: a plain fixture that is a coroutine is nobody's any more.
+_UNMARKED = re.compile(r"requested an async fixture '\w+', with no plugin or hook that handled it")
 _MISSED = "not installed:"  # notes, which later tries read
 _OTHER_VERSION = "in another version than asked for:"
 _OLD_PYTEST = 8  # the oldest that is left for an older one before the last try
@@ -214,6 +216,12 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
             settled.notes.append(f"its tests reach for what pytest {major} does not have: an older one is installed")
         elif (dropped := _DROPPED.search(text)) and (yield from _older_package(dropped[1], own, settled)):
             pass
+        elif not collecting and _UNMARKED.search(text) and _UNMARKED.pattern not in settled.tried:
+            settled.tried.add(_UNMARKED.pattern)
+            settled.options += ["-o", "asyncio_mode=auto"]
+            settled.notes.append(
+                "its async fixtures have no mark: pytest-asyncio takes all of them (asyncio_mode=auto)"
+            )
         # Warnings only where more than a tenth is red: a suite that is green enough stays as it is.
         elif not collecting and not silenced and _is_too_red(text) and (warnings := _turned_into_errors(text)):
             silenced = True
