@@ -27,6 +27,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,6 +104,10 @@ def draw(store: Path) -> Iterator[tuple[str, str]]:
             return
 
 
+class EndedBySignal(Exception):
+    """Somebody or the machine ended a command: that says nothing about the package, so no line is written."""
+
+
 def command(*words: str, seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
     """What an `etude` command answers, empty where its time was up; and its time, by the wall and of processors."""
     started, before = time.monotonic(), processor_seconds()
@@ -124,8 +129,19 @@ def command(*words: str, seconds: float) -> tuple[dict[str, Any], dict[str, floa
         )
     except subprocess.TimeoutExpired:
         return {}, took()
+    if done.returncode < 0:
+        raise EndedBySignal(f"etude {' '.join(words)} was ended by signal {-done.returncode}")
     lines = done.stdout.splitlines()
     return (json.loads(lines[-1]) if lines else {"error": done.stderr[-300:]}), took()
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Says what was ended; the next call of this script tries it anew."""
+    try:
+        yield
+    except EndedBySignal as ended:
+        print(f"{ended}; the next call tries it anew", flush=True)
 
 
 def processor_seconds() -> float:
@@ -228,10 +244,12 @@ def main() -> None:
         return
     for name in names:
         if name not in rows or options.again:
-            write(install(name, store))
+            with told():
+                write(install(name, store))
     for name in names:
-        if rows[name]["installed"] and "tasks" not in rows[name]:
-            write(rows[name] | make(name, store, tasks, options.seconds))
+        if rows.get(name, {}).get("installed") and "tasks" not in rows[name]:
+            with told():
+                write(rows[name] | make(name, store, tasks, options.seconds))
     print(summary(list(rows.values())))
 
 

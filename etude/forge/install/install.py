@@ -34,12 +34,28 @@ TRIES: Final = 5
 SAME: Final = 3  # tries in a row with the same words, after which no other is made: each takes minutes
 # What failing tests say where files are missing that a checkout has and an archive often leaves out.
 _MISSING: Final = re.compile(
-    r"FileNotFoundError|No such file or directory|No module named 'tests?\b|no tests|nothing was proposed|only 0 tests"
-    r"|cannot find|does not exist|NotADirectoryError"
+    r"FileNotFoundError|No such file or directory|No module named 'tests?\b|no tests|nothing was proposed"
+    r"|only 0 tests(?!.*::)|cannot find|does not exist|NotADirectoryError"
 )
 _CHECKOUT: Final = (
     "the source archive of {name} may leave out files that its tests need: clone its repository and give the folder in "
     "place of the name"
+)
+# What a refusal says and what to do then, the first that fits.
+_ADVICE: Final = (
+    (re.compile(r"give more time"), ""),  # it says so itself
+    (
+        re.compile(r"pip cannot install it"),
+        "pip's last words are the cause: what its build needs has to be on this machine, or give another version "
+        "(NAME==VERSION) or a folder in which it builds",
+    ),
+    (
+        re.compile(r"tests? (?:fail|pass)|no tests"),
+        "look at what the named tests need. A service or program that is not here can be brought by a model that "
+        "installs (--policy); tests that nothing here can satisfy can be left out in a folder of your own, by the "
+        "repository's settings of pytest (addopts with --deselect or --ignore)",
+    ),
+    (re.compile(r""), "a model that installs (--policy) may find another way; `--again` tries once more"),
 )
 Note = Callable[[str], None]
 
@@ -99,8 +115,8 @@ async def install(
         else PythonInstaller(repo, host, index, workspace, memory, acting, suite_seconds, deadline, tries, note)
     )
     result = await _try_in_turn(installer, host, workspace, suite_seconds, deadline, note, by_rules)
-    if not result.ok and repo.origin == "package" and _MISSING.search(result.reason):
-        result = replace(result, reason=f"{result.reason}; {_CHECKOUT.format(name=repo.name)}")
+    if not result.ok:
+        result = replace(result, reason=with_advice(result.reason, repo))
     result = replace(result, seconds=time.monotonic() - started)
     if result.environment is not None:
         result.environment.save(host.store.root)
@@ -108,6 +124,14 @@ async def install(
     elif by_rules and result.lasting and tries >= TRIES:
         memory.keep_failure(result, index.variables, suite_seconds)
     return result
+
+
+def with_advice(reason: str, repo: Repo) -> str:
+    """Why a repository could not be installed, and what to do about it."""
+    advice = next(text for pattern, text in _ADVICE if pattern.search(reason))
+    if repo.origin == "package" and _MISSING.search(reason):
+        advice = _CHECKOUT.format(name=repo.name)
+    return f"{reason}; {advice}" if advice else reason
 
 
 async def _try_in_turn(

@@ -27,6 +27,8 @@ from urllib.parse import unquote, urlsplit
 
 _DEEPEST = 3  # folders below the workspace in which a package may begin
 _PTH = "workspace.pth"
+# Tests that packages bring along are half of the large ones, and nobody imports them.
+_UNUSED = re.compile(r"/site-packages/.*/tests?/")
 
 
 def main() -> None:
@@ -95,7 +97,7 @@ def _own(site: Path) -> list[Path]:
 def _compile(site: Path) -> None:
     # By content, not by time: the same files give the same layer, whenever they were installed.
     mode = py_compile.PycInvalidationMode.CHECKED_HASH
-    compileall.compile_dir(site, quiet=2, invalidation_mode=mode, maxlevels=30)
+    compileall.compile_dir(site, quiet=2, rx=_UNUSED, invalidation_mode=mode, maxlevels=30)
 
 
 def _answer(file: Path) -> dict[str, Any]:

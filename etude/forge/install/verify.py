@@ -144,7 +144,10 @@ def _named(run: SuiteRun, wrong: Sequence[str]) -> str:
         lines = [line.strip() for line in run.texts.get(name, "").splitlines() if line.strip()]
         errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
         shown.append(f"{name}: {(errors or lines or ['no word'])[-1][:160]}")
-    return ": " + "; ".join(shown) if shown else ""
+    files = {name.partition("::")[0] for name in wrong}
+    # One file with all of them mostly means one thing that is missing: a service, a program, a file.
+    where = f" (all in {next(iter(files))})" if len(files) == 1 and len(wrong) > _MOST_NAMED else ""
+    return f"{where}: " + "; ".join(shown) if shown else ""
 
 
 async def _check_target(target: Proposal, environment: Environment, workspace: Layer, host: StoringHost) -> None:

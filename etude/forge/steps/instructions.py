@@ -11,7 +11,7 @@ from typing import Final
 from etude.tasks.format.config import PromptStyle
 
 LONGEST_DOC: Final = 40  # lines of a quoted docstring
-TYPOS: Final = 0.5  # share of terse instructions with one
+TYPOS: Final = 0.1  # share of terse instructions with one
 SLIPS: Final = ("swapped", "left out", "doubled", "neighbour")
 _ROWS: Final = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 NEIGHBOURS: Final = {

@@ -7,6 +7,7 @@ that a second solution fails asks for something else still, and belongs to no li
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -27,6 +28,14 @@ from etude.forge.steps.instructions import Instructions
 
 MOST_SAID: Final = 12  # things that an instruction adds; a request with more is a specification of the tests
 SEEDS: Final = 4  # rewrites that are made until two of them are known to be right
+# How a request goes on with what nobody could guess.
+ASIDES: Final = ("note:", "btw", "important:", "careful,")
+ONE_DETAIL: Final = ("Mind that", "Callers expect that", "One thing that is easy to miss:", "Note that")
+DETAILS: Final = (
+    "Some details that other code relies on:",
+    "A few things have to be exactly as they were, since callers depend on them:",
+    "Please keep to these details, they are used elsewhere:",
+)
 UNFAIR: Final = "hidden tests ask for what nothing says"
 
 
@@ -81,13 +90,16 @@ def say(instructions: Instructions, demands: Sequence[Demand]) -> Instructions:
     """The instructions with what callers rely on and nothing else says."""
     if not demands:
         return instructions
-    lines = "\n".join(f"- {each.said}" for each in demands)
-    listed = "; ".join(each.said.replace("`", "") for each in demands)
+    rng = random.Random(instructions.plain)
+    said = [each.said for each in demands]
+    lines = "\n".join(f"- {each}" for each in said)
+    sentence = f"{said[0]}{f', and {said[1]}' if len(said) == 2 else ''}."
+    listed = f"{rng.choice(DETAILS)}\n\n{lines}" if len(said) > 2 else f"{rng.choice(ONE_DETAIL)} {sentence}"
     return replace(
         instructions,
-        terse=f"{instructions.terse.rstrip()} (callers rely on: {listed})",
-        plain=f"{instructions.plain.rstrip()}\n\nCallers rely on this, too:\n\n{lines}\n",
-        detailed=f"{instructions.detailed.rstrip()}\n\n## What callers rely on\n\n{lines}\n",
+        terse=f"{instructions.terse.rstrip()} ({rng.choice(ASIDES)} {', '.join(said)})",
+        plain=f"{instructions.plain.rstrip()}\n\n{listed}\n",
+        detailed=f"{instructions.detailed.rstrip()}\n\n{listed}\n",
     )
 
 

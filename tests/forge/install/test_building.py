@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from etude.forge.environments.environment import PREFIX, Environment
+from etude.forge.install import strip_and_lock
 from etude.forge.install.add_build_backend import building_environment
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
@@ -71,3 +72,13 @@ def test_a_backend_that_cannot_be_had_is_told(tiny: Tiny, shelf: Path, tmp_path:
 
     with pytest.raises(InstallFailed, match="what builds it cannot be installed"):
         asyncio.run(work())
+
+
+def test_tests_that_packages_bring_along_are_not_compiled(tmp_path: Path) -> None:
+    site = tmp_path / "lib/python3.11/site-packages"
+    for name in ("big/core.py", "big/tests/test_core.py", "big/testing/tools.py", "tests/helper.py"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("x = 1\n")
+    strip_and_lock._compile(site)
+    compiled = {path.parent.parent.relative_to(site).as_posix() for path in site.rglob("*.pyc")}
+    assert compiled == {"big", "big/testing", "tests"}

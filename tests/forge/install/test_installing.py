@@ -149,7 +149,7 @@ def test_the_command_answers_in_json(good: tuple[Path, InstallResult], wheels: P
     [
         (
             "@pytest.mark.parametrize('n', range(9))\ndef test_red(n):\n    assert n == 'never'",
-            "9 of 22 tests fail: .*red",
+            r"9 of 22 tests fail \(all in tests/test_wrong\.py\): .*red",
         ),
         ("import nowhere\n" + "def test_a(): ...\n" * 3, "3 of 16 tests fail: tests/test_wrong.py: .*nowhere"),
         ("import os\nos._exit(0)", "the suite ended with 0"),

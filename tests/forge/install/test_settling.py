@@ -87,3 +87,40 @@ def test_what_no_version_of_a_package_has_is_not_looked_for_without_end() -> Non
 
     told = commands(1, says)
     assert sum("pip install 'Toy.Box<" in each for each in told) == 3
+
+
+def test_what_pip_could_not_install_is_not_tried_again_and_again() -> None:
+    project = '[project.optional-dependencies]\ntest = ["readline==6.3", "oldcov==4.4", "fine"]\n'
+    broken = {"'readline==6.3'", "readline==6.3", "readline", "'oldcov==4.4'", "oldcov==4.4"}
+
+    def says(earlier: str) -> Callable[[str, list[str]], str]:
+        def answer(command: str, told: list[str]) -> str:
+            if command.startswith("cat /home/agent/earlier"):
+                return earlier
+            if command.startswith("pip install"):
+                return "[exit 1]" if broken & set(command.split()) else ""
+            return ""
+
+        return answer
+
+    def pips(told: list[str]) -> list[str]:
+        return [each for each in told if each.startswith("pip install") and "pytest" not in each]
+
+    first = commands(1, says(""), project)
+    (kept,) = [each for each in first if each.startswith("printf") and "not installed" in each]
+    assert "not installed: readline" in kept and "in another version than asked for: oldcov" in kept
+    assert len(pips(first)) > 3
+    notes = "not installed: readline; in another version than asked for: oldcov; its tests use what fine 2 dropped"
+    assert pips(commands(2, says(f"3 of 9 tests fail ({notes})"), project)) == ["pip install oldcov fine"]
+
+
+def test_async_fixtures_without_a_mark_get_the_plugin_and_then_its_old_way() -> None:
+    failed = "E  Failed: 'test_a' requested an async fixture 'shop', with no plugin or hook that handled it.\n1 failed"
+
+    def says(command: str, told: list[str]) -> str:
+        runs = "-m pytest -q" in command and "asyncio_mode=auto" not in command
+        return f"{failed}\n[exit 1]" if runs else ""
+
+    told = commands(2, says)
+    assert "pip install pytest-asyncio" in told
+    assert any(each.startswith("printf") and "asyncio_mode=auto" in each for each in told)

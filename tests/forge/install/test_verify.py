@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from etude.forge.environments.suite_run import SuiteRun
+from etude.forge.install.checkout import Repo
+from etude.forge.install.install import with_advice
 from etude.forge.install.result import InstallFailed
 from etude.forge.install.verify import check_run
 from etude.sandbox.base import Layer
@@ -27,8 +29,28 @@ def run_of(passed: int, failed: int, says: str) -> SuiteRun:
 def test_tests_that_want_a_git_repository_are_left_aside(tmp_path: Path) -> None:
     workspace = Layer("", tmp_path)
     check_run(run_of(62, 8, NO_GIT), workspace, 60.0)
-    with pytest.raises(InstallFailed, match=r"8 of 70 tests fail: tests/test_a\.py::test_red0: ValueError"):
+    with pytest.raises(
+        InstallFailed, match=r"8 of 70 tests fail \(all in tests/test_a\.py\): tests/test_a\.py::test_red0: V"
+    ):
         check_run(run_of(62, 8, "E   ValueError"), workspace, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("7 of 64 tests fail (all in tests/test_memcached.py): 1 != None", "--deselect"),
+        ("only 6 tests pass, and 10 are needed: ValueError", "--policy"),
+        ("pip cannot install it: error: command 'gcc' failed", "NAME==VERSION"),
+        ("only 0 tests pass, and 10 are needed", "clone its repository"),
+        ("only 0 tests pass, and 10 are needed: test/test_a.py::test_b: Failed: no plugin", "--policy"),
+        ("3 of 9 tests fail: FileNotFoundError: tests/data.txt", "clone its repository"),
+        ("shop is installed, but no folder of the repository holds it", "--policy"),
+        ("the suite takes over 300 s: give more time: --suite-seconds 1200", "--suite-seconds"),
+    ],
+)
+def test_every_refusal_says_what_to_do(tmp_path: Path, reason: str, advice: str) -> None:
+    said = with_advice(reason, Repo("shop", "1.0", "package", tmp_path, None))
+    assert said.startswith(reason) and advice in said
 
 
 @pytest.mark.parametrize(("passed", "says"), [(5, "only 5 tests pass, and 10 are needed"), (20, "30 of 50 tests fail")])

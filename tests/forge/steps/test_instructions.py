@@ -84,11 +84,31 @@ def test_an_issue_says_where_what_is_gone_belongs_with_or_without_a_docstring(
     parted = split(shop_repository, candidate, sorted(candidate.expected), random.Random(0))
     assert parted is not None
     undocumented = replace(candidate, pieces=tuple(replace(piece, doc="") for piece in candidate.pieces))
-    for each, ends in ((candidate, ": "), (undocumented, "\n")):
-        text = missing_code(shop_repository, each, parted, {}, random.Random(0)).by_style["plain"]
-        assert f"\n- `slug` in `src/shop/words.py`{ends}" in text and "\n\n\n" not in text
-    alone = missing_code(shop_repository, candidate, replace(parted, shown=parted.shown[:1]), {}, random.Random(0))
-    assert f"`{parted.shown[0].partition('[')[0]}` passes, and" in alone.by_style["plain"]
+    for each, purpose in ((candidate, True), (undocumented, False)):
+        for seed in range(8):
+            text = missing_code(shop_repository, each, parted, {}, random.Random(seed)).by_style["plain"]
+            assert "`slug`" in text and "`src/shop/words.py`" in text and "\n\n\n" not in text
+            assert (candidate.pieces[0].doc.split(".")[0] in text) is purpose
+    path, _, name = parted.shown[0].partition("[")[0].partition("::")
+    one = replace(parted, shown=parted.shown[:1])
+    alone = {missing_code(shop_repository, candidate, one, {}, random.Random(seed)).plain for seed in range(20)}
+    assert all(re.search(rf"`{name}` in `{path}`,? (which )?(fails|passes)", text) for text in alone)
+
+
+def test_pieces_of_several_files_are_listed_with_where_they_belong(shop_repository: PythonRepository) -> None:
+    _, found = instructed(shop_repository, "src/shop/words.py:slug", "src/shop/cart.py:total", whole=False)
+    assert "\n- `slug` in `src/shop/words.py`" in found.plain and "\n- `total` in `src/shop/cart.py`" in found.plain
+
+
+def test_requests_are_told_in_many_ways_that_agree_with_what_is_left(shop_repository: PythonRepository) -> None:
+    gone = {instructed(shop_repository, "src/shop/words.py:slug", seed=seed)[1] for seed in range(40)}
+    stubs = {instructed(shop_repository, "src/shop/words.py:slug", whole=False, seed=seed)[1] for seed in range(40)}
+    for texts in ({each.plain for each in gone}, {each.terse for each in gone}, {each.plain for each in stubs}):
+        assert len(texts) >= 8
+    assert not any(re.search("stub|only the signature", each.plain + each.terse) for each in gone)
+    assert not any(re.search("delet|remov|went missing|got lost", each.plain + each.terse) for each in stubs)
+    # A slip now and then, not in every other line.
+    assert wording.TYPOS <= 0.1
 
 
 def test_a_slip_never_touches_a_name() -> None:
@@ -153,26 +173,28 @@ def test_public_names_come_first_and_numbers_agree(shop_repository: PythonReposi
     ordered = [piece.name for piece in public_first(private)]
     assert ordered == ["total", "Cart.__len__", "_one", "_two", "Cart._three", "__fix"]
     assert in_words(["a"]) == "a" and in_words(["a", "b"]) == "a and b" and in_words(["a", "b"], 2) == "a, b and 2 more"
-    assert "`initials` and `slug` are gone" in found.plain
+    assert "`initials` and `slug`" in found.plain and "their docstrings" in found.plain
     single = {instructed(shop_repository, "src/shop/words.py:slug", seed=seed)[1].terse for seed in range(40)}
     both = {
         instructed(shop_repository, "src/shop/words.py:initials", "src/shop/words.py:slug", seed=seed)[1].terse
         for seed in range(40)
     }
-    assert any("put it back" in text for text in single) and not any("put it back" in text for text in both)
+    singular = re.compile(r"\b(it was|write it|bring it|add .* back\? tests fail without it)\b")
+    assert any(singular.search(text) for text in single) and not any(singular.search(text) for text in both)
 
 
 def test_bugs_and_tests_are_counted_in_words(shop_repository: PythonRepository) -> None:
     slug = shop_repository.definitions["src/shop/words.py:slug"]
     piece = RemovedCode.of(shop_repository, slug)
     tests = shop_repository.named(shop_repository.reach[slug.id])
-    for mistakes, said in ((1, "The mistake is"), (4, "The mistakes are")):
+    for mistakes, said in ((1, "a single mistake|one small mistake"), (4, "more than one mistake|several things")):
         candidate = BuggyCode("bug", "constant", {slug.path: b""}, (piece,), frozenset(tests), lines=mistakes)
         parted = split(shop_repository, candidate, tests, random.Random(0))
         assert parted is not None
         proof = CodeChange(candidate, split=parted, kept=())
         texts = {bug.instruct(shop_repository, proof, random.Random(seed)).terse for seed in range(40)}
-        assert said in bug.instruct(shop_repository, proof, random.Random(0)).plain
+        issues = {bug.instruct(shop_repository, proof, random.Random(seed)).plain for seed in range(40)}
+        assert len(issues) > 8 and all(re.search(said, text) for text in issues)
         two = [text for text in texts if " and " in text]
         assert not any(re.search(r" and \w+ (fails|is red)", text) for text in two), two
 

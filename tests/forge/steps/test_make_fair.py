@@ -113,7 +113,7 @@ def fair(context: MakeContext, sandboxes: Sandboxes) -> Make:
 def test_a_message_that_hidden_tests_ask_for_is_said_in_every_style(fair: Make) -> None:
     found = fair("test_shown", "test_message", "test_loud")
     assert found.said == (
-        "the text `a greeting needs somebody` in `greet`",
+        "`greet` has the exact text `a greeting needs somebody`",
         "`greet` raises `ValueError`",
     )
     assert found.unfair == () and found.solutions == 2

@@ -41,6 +41,10 @@ _OLDER_TOOLS = ("setuptools<81", "setuptools<72", "setuptools<58")  # each remov
 _PASSED = re.compile(r"\b(\d+) passed")
 _FAILED = re.compile(r"\b(\d+) (?:failed|errors?)\b")
 _REMOVED = re.compile(r"^E\s.*\bPytestRemovedIn(\d+)Warning", re.M)
+# Tests of before pytest-asyncio asked for a mark: a plain fixture that is a coroutine is nobody's any more.
+_UNMARKED = re.compile(r"requested an async fixture '\w+', with no plugin or hook that handled it")
+_MISSED = "not installed:"  # notes, which later tries read
+_OTHER_VERSION = "in another version than asked for:"
 _OLD_PYTEST = 8  # the oldest that is left for an older one before the last try
 # Tests that reach into pytest's own modules, which change with each major version.
 _REACHED = re.compile(
@@ -69,6 +73,7 @@ class _Settled:
     services: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)  # what was asked for, had or not: distributions, "service redis"
+    earlier: str = ""  # what came of earlier tries
 
 
 def install_and_repair(attempt: int, suite_seconds: int) -> Steps:
@@ -85,11 +90,12 @@ def install_and_repair(attempt: int, suite_seconds: int) -> Steps:
         runners = ["pytest<8" if attempt == 4 else "pytest<7"]
     elif all(";" in each for each in runners):  # none, or only under conditions that may not hold
         runners.append("pytest")
+    (earlier,) = yield [run(f"cat {EARLIER}")]
+    settled.earlier = output(earlier)
     yield from _install(runners, settled)
     rest = [each for each in for_tests if name_of(each) != "pytest"]
     yield from _install([without_version(each) for each in rest] if unpinned else rest, settled)
-    (earlier,) = yield [run(f"cat {EARLIER}")]
-    yield from _stand_in(output(earlier), settled)
+    yield from _stand_in(settled.earlier, settled)
     # Here nothing serves, as the network is the host's: those tests would fail again, and some take their time.
     yield from _mend(project, settled, suite_seconds, runs=attempt > 2 or (attempt == 2 and not settled.services))
     yield from _steady(settled)
@@ -136,6 +142,15 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
 def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
     """Together; where they do not fit together, one by one and in the end without their versions. Gives the missing."""
     asked_for = [each for each in requirements if each]
+    # What pip could not install in an earlier try it cannot in this one: to find that out again takes minutes.
+    hopeless = [each for each in asked_for if _was_said(_MISSED, each, settled)]
+    for each in hopeless:
+        settled.tried.add(canonical(name_of(each) or each))
+    asked_for = [
+        without_version(each) if _was_said(_OTHER_VERSION, each, settled) else each
+        for each in asked_for
+        if each not in hopeless
+    ]
     settled.tried.update(canonical(name_of(each) or each) for each in asked_for)
     if not asked_for:
         return ""
@@ -144,16 +159,27 @@ def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
     if exit_code(text) == 0:
         return ""
     missing: list[str] = []
+    others: list[str] = []
     for each in asked_for:
         (text,) = yield [run(_pip([each]), _PIP_SECONDS)]
         # A pin may be for another Python than ours.
         if exit_code(text) != 0 and without_version(each) != each:
             (text,) = yield [run(_pip([without_version(each)]), _PIP_SECONDS)]
+            others += [each] if exit_code(text) == 0 else []
         if exit_code(text) != 0:
             missing.append(each)
     if missing:
-        settled.notes.append(f"not installed: {', '.join(missing)}")
+        settled.notes.append(f"{_MISSED} {', '.join(name_of(each) or each for each in missing)}")
+    if others:
+        settled.notes.append(f"{_OTHER_VERSION} {', '.join(map(name_of, others))}")
     return ", ".join(missing)
+
+
+def _was_said(what: str, requirement: str, settled: _Settled) -> bool:
+    """Whether a note of an earlier try names it so."""
+    name = name_of(requirement)
+    said = rf"{re.escape(what)} [\w., -]*?(?<![\w.-]){re.escape(name)}(?![\w.-])"
+    return bool(name and re.search(said, settled.earlier))
 
 
 def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -> Asking:
@@ -190,6 +216,12 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
             settled.notes.append(f"its tests reach for what pytest {major} does not have: an older one is installed")
         elif (dropped := _DROPPED.search(text)) and (yield from _older_package(dropped[1], own, settled)):
             pass
+        elif not collecting and _UNMARKED.search(text) and _UNMARKED.pattern not in settled.tried:
+            settled.tried.add(_UNMARKED.pattern)
+            settled.options += ["-o", "asyncio_mode=auto"]
+            settled.notes.append(
+                "its async fixtures have no mark: pytest-asyncio takes all of them (asyncio_mode=auto)"
+            )
         # Warnings only where more than a tenth is red: a suite that is green enough stays as it is.
         elif not collecting and not silenced and _is_too_red(text) and (warnings := _turned_into_errors(text)):
             silenced = True

@@ -30,7 +30,9 @@ _DISTRIBUTION = re.compile(
 _COMMAND = re.compile(
     r"_execute_child\b.*\n(?:(?!E\s).*\n){0,3}E\s+FileNotFoundError: \[Errno 2\] No such file or directory: '([\w+-]+)'"
 )
-_ASYNC = re.compile(r"async def functions are not natively supported|PytestUnhandledCoroutineWarning")
+_ASYNC = re.compile(
+    r"async def functions are not natively supported|PytestUnhandledCoroutineWarning|requested an async fixture"
+)
 _ZONE = re.compile(r"ZoneInfoNotFoundError")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 

@@ -20,7 +20,7 @@ from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.tasks.grading.inherited_tests import collected
 
-LONGEST: Final = 160  # characters of one thing that is said; what is longer is no message but data
+LONGEST: Final = 190  # characters of one thing that is said; what is longer is no message but data
 SHORTEST: Final = 3  # characters of a piece of a message: shorter ones are found everywhere
 _TEXTS: Final = (".py", ".pyi", ".md", ".rst", ".txt", ".toml", ".cfg", ".ini", ".in", ".yml", ".yaml", "")
 _MOST_BYTES: Final = 1 << 20
@@ -36,6 +36,7 @@ _KINDS: Final = {
     ast.GeneratorExp: "a generator",
 }
 _RAISES: Final = ("raises", "assertRaises", "assertRaisesRegex", "warns", "assertWarns", "assertWarnsRegex")
+_ROLES: Final = ("takes", "defines", "sets", "passes on", "uses")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -199,18 +200,19 @@ def _of_piece(
     short = piece.name.rpartition(".")[2]
     calling = [each for each in asked if short in each.names or short in each.keywords]
     if piece.gone and piece.signature and calling and not re.search(rf"\b{re.escape(short)}\b", visible.about):
-        yield f"`{piece.signature.removesuffix(':').strip()}`", who(calling)
-    own = set(_identifiers(piece.tree)) - visible.words
-    for name in sorted(own):
+        yield f"the signature of `{piece.name}` is `{piece.signature.removesuffix(':').strip()}`", who(calling)
+    for name, role in sorted(_identifiers(piece.tree).items()):
+        if name in visible.words:
+            continue
         keyword = [each for each in asked if name in each.keywords]
         if keyword:
-            yield f"the keyword `{name}` of `{piece.name}`", who(keyword)
+            yield f"`{piece.name}` {'takes' if role == 'takes' else 'handles'} a keyword `{name}`", who(keyword)
         elif using := [each for each in asked if name in each.names and name != short]:
-            yield f"`{name}`", who(using)
+            yield f"`{piece.name}` {role} `{name}`", who(using)
     for template, fragments in _messages(piece.tree):
         unseen = [each for each in fragments if not visible.has(each)]
         if using := [each for each in asked if any(_overlaps(one, text) for one in unseen for text in each.texts)]:
-            yield f"the text `{template}` in `{piece.name}`", who(using)
+            yield f"`{piece.name}` has the exact text `{template}`", who(using)
     for name in sorted(_raised(piece.tree)):
         using = [each for each in asked if name in each.raised]
         if using and not re.search(rf"\b{re.escape(name)}\b", visible.about):
@@ -218,7 +220,7 @@ def _of_piece(
     for number in sorted(_numbers(piece.tree)):
         using = [each for each in asked if number in each.numbers]
         if using and not visible.has(repr(number)):
-            yield f"the number `{number!r}` in `{piece.name}`", who(using)
+            yield f"`{piece.name}` has the number `{number!r}` in it", who(using)
     yield from _conventions(piece, calling, visible, is_shown)
 
 
@@ -245,17 +247,25 @@ def _conventions(
 # What the deleted code has
 
 
-def _identifiers(tree: ast.AST) -> Iterator[str]:
-    """Names that others could use: parameters, attributes, definitions, keys of dictionaries that are names."""
+def _identifiers(tree: ast.AST) -> dict[str, str]:
+    """Names that others could use, each with what the code does with it; where it does several things, the one that
+    tells a caller most."""
+    found: dict[str, str] = {}
+
+    def note(name: str, role: str) -> None:
+        if name not in found or _ROLES.index(role) < _ROLES.index(found[name]):
+            found[name] = role
+
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
-            yield node.arg
+            note(node.arg, "takes")
         elif isinstance(node, ast.Attribute):
-            yield node.attr
+            note(node.attr, "uses" if isinstance(node.ctx, ast.Load) else "sets")
         elif isinstance(node, Function | ast.ClassDef):
-            yield node.name
+            note(node.name, "defines")
         elif isinstance(node, ast.keyword) and node.arg:
-            yield node.arg
+            note(node.arg, "passes on")
+    return found
 
 
 def _messages(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:

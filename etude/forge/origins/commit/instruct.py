@@ -27,17 +27,28 @@ from etude.forge.steps.instructions import Instructions, with_typo
 FIX_WORDS: Final = re.compile(
     r"\b(fix|fixes|fixed|bug|bugs|regression|crash|wrong|error|issue|broken)\b", re.IGNORECASE
 )
-INTRO: Final = "The code below has to be changed or added for this."
+INTRO: Final = "This is the code that has to be changed or added for it."
+PLACES: Final = (
+    "This is about {names} in {files}.",
+    "The place to look at is {files}, {names} in particular.",
+    "As far as I can see it takes changes to {names} in {files}.",
+)
+AFTERWARDS: Final = (
+    "{tests} should pass afterwards.",
+    "I would expect {tests} to pass then.",
+    "There are tests for it already: {tests}.",
+)
 
 
 def instruct(repository: Repository[Any], proof: CodeChange, rng: random.Random) -> Instructions:
     candidate, split = proof.candidate, proof.split
     if not candidate.about:
-        return missing_code(repository, candidate, split, proof.output, rng, changed="changed", named=0)
+        return missing_code(repository, candidate, split, proof.output, rng, reverted=True, named=0)
     unseen = unseen_names(repository, candidate, split)
     where = in_words([f"`{piece.name}`" for piece in public_first(candidate.pieces)[:FEW]])
-    after = f" {quoted_tests(split)} should pass afterwards." if split.shown else ""
-    plain = f"{candidate.about}\n\nThis concerns {where} in {quoted_files(candidate)}.{after}{unseen}\n"
+    after = f" {rng.choice(AFTERWARDS).format(tests=quoted_tests(split))}" if split.shown else ""
+    place = rng.choice(PLACES).format(names=where, files=quoted_files(candidate))
+    plain = f"{candidate.about}\n\n{place}{after}{unseen}\n"
     terse = _terse(candidate, titles_of_tests(repository, candidate, split), rng) + unseen
     detailed = specification(repository, candidate, split, proof.output, candidate.about, INTRO)
     return Instructions(category(candidate), terse, plain, detailed)

@@ -13,9 +13,14 @@ from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES, UndocumentedF
 from etude.forge.steps.instructions import Instructions, code_block, listed, with_typo
 
 TERSE: Final = (
-    "{names} has no docs, please write docstrings with doctest examples ({least} each, name all params)",
+    "can you document {names}? docstrings with doctest examples please ({least} each, name all params)",
     "document {names}: docstring, every parameter, at least {least} examples that run",
     "docstrings missing for {names}. add them, {least}+ doctests each, mention every parameter",
+)
+OPENINGS: Final = (
+    "{names} in `{path}` {have_none}. Could you write {them}?",
+    "People keep asking how {names} in `{path}` {are} meant to be used, as {have_none_they}. Please write {them}.",
+    "For the next release everything public should be documented. {names} in `{path}` still {need}.",
 )
 
 
@@ -23,14 +28,17 @@ def instruct(candidate: UndocumentedFunctions, rng: random.Random) -> Instructio
     names = " and ".join(piece.name for piece in candidate.pieces)
     text = with_typo(rng.choice(TERSE), rng).format(names=names, least=LEAST_EXAMPLES)
     terse = f"{text} ({candidate.pieces[0].path})\n"
-    return Instructions("documentation", terse, _plain(candidate), _detailed(candidate))
+    return Instructions("documentation", terse, _plain(candidate, rng), _detailed(candidate))
 
 
-def _plain(candidate: UndocumentedFunctions) -> str:
+def _plain(candidate: UndocumentedFunctions, rng: random.Random) -> str:
     names, many = listed([piece.name for piece in candidate.pieces]), len(candidate.pieces) > 1
+    singular = ("has no docstring", "one", "is", "it has no docstring", "needs a docstring")
+    plural = ("have no docstrings", "them", "are", "they have no docstrings", "need docstrings")
+    words = dict(zip(("have_none", "them", "are", "have_none_they", "need"), plural if many else singular, strict=True))
+    opening = rng.choice(OPENINGS).format(names=names, path=candidate.pieces[0].path, **words)
     return (
-        f"{names} in `{candidate.pieces[0].path}` {'have no docstrings' if many else 'has no docstring'}. Could you "
-        f"write {'them' if many else 'one'}? Say what {'each' if many else 'it'} does and what every parameter is for, "
+        f"{opening} Say what {'each' if many else 'it'} does and what every parameter is for, "
         f"and show at least {LEAST_EXAMPLES} examples{' of each' if many else ''} as an interpreter session (`>>>`), "
         "so that doctest can run them.\n\nThe examples should say enough about the behaviour that a mistake in the "
         "code would make one of them wrong. Please leave the code itself as it is.\n"

@@ -202,12 +202,15 @@ def _metadata(was: Facts, now: Facts) -> Iterator[Expectation]:
         if name in ("Name", "Version", "Requires-Python") or now.get("fields", {}).get(name) == value:
             continue
         test = (f"field {name}", f"field({name!r}) == {value!r}")
-        yield Expectation("metadata", f"The metadata has no right `{name}`.", f"`{name}` is `{value}`", (test,))
+        symptom = f"The metadata shows a wrong `{name}`, or none."
+        yield Expectation("metadata", symptom, f"the field `{name}` reads `{value}`", (test,))
     for name, values in was["lists"].items():
         if now.get("lists", {}).get(name) != values:
             test = (f"all of {name}", f"fields({name!r}) == {values!r}")
             listed = "; ".join(f"`{value}`" for value in values)
-            yield Expectation("metadata", f"`{name}` is not complete.", f"`{name}` is, in any order, {listed}", (test,))
+            symptom = f"The metadata does not list every `{name}`."
+            goal = f"the metadata has these as `{name}`, in any order: {listed}"
+            yield Expectation("metadata", symptom, goal, (test,))
     line = was["first_line"]
     if line and now.get("first_line") != line:
         test = ("long description", f"first_line() == {line!r}")

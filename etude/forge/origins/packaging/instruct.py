@@ -14,37 +14,47 @@ from etude.forge.steps.instructions import Instructions, with_typo
 from etude.tasks.kinds.packaging.kind import CATEGORY
 
 TERSE: Final = (
-    "packaging of {name} is broken, please fix: {wanted}",
-    "something went wrong with the packaging. should be like this again: {wanted}",
-    "release is blocked, wheel is not what it was: {wanted}",
-    "fix the packaging config so that {wanted}",
+    "the wheel of {name} comes out wrong since somebody edited {files}, can you fix it so that {wanted}?",
+    "can't release {name}, the packaging is broken. please repair it, in a good wheel {wanted}",
+    "please repair {files}, after that it has to be like before again: {wanted}",
+    "{name} builds a wrong wheel, can you check {files}? what I expect: {wanted}",
+)
+OPENINGS: Final = (
+    "I wanted to release {name} today and noticed that the packaging is broken. {symptoms}",
+    "{symptoms} It worked before somebody edited {files}.",
+    "A user reported a problem with the last build of {name}. {symptoms}",
+    "Something went wrong in our packaging when {files} was tidied up. {symptoms}",
+)
+WANTED: Final = (
+    "A wheel that is built from the repository should be like this again:",
+    "To be clear about what the wheel should be like:",
+    "Could you repair it? What I expect of a built wheel:",
 )
 
 
 def instruct(context: BuildContext, proof: PackagingProof, rng: random.Random) -> Instructions:
     name, candidate = context.repository.name, proof.candidate
     symptoms, goals = _symptoms(name, proof), [each.goal for each in proof.expected]
-    terse = with_typo(rng.choice(TERSE), rng).format(name=name, wanted="; ".join(goals).replace("`", "")) + "\n"
+    changed = " and ".join(sorted(candidate.changes))
+    words = {"name": name, "wanted": "; ".join(goals), "files": changed}
+    terse = with_typo(rng.choice(TERSE), rng).format(**words) + "\n"
     files = " and ".join(f"`{path}`" for path in sorted(candidate.changes))
     listed = "\n".join(f"- {goal}" for goal in goals)
+    opening = rng.choice(OPENINGS).format(name=name, symptoms=" ".join(symptoms), files=files)
     plain = (
-        f"{' '.join(symptoms)} This worked before somebody edited {files}.\n\n"
-        f"A wheel that is built from the repository should be as it was:\n\n{listed}\n\n"
+        f"{opening}\n\n{rng.choice(WANTED)}\n\n{listed}\n\n"
         "Everything else about it should stay as it is, and so should the build backend.\n"
     )
     parts = [
         f"# The packaging of {name} is broken",
-        "\n".join(f"- {each}" for each in symptoms),
-        "## What a built wheel has to be like",
-        listed,
-        "## Where",
-        f"The cause is in {files}. Mend it there. The build backend stays the one that it is, and what the "
+        opening,
+        f"This is what a built wheel has to be like:\n\n{listed}",
+        f"The cause is in {files}; please fix it there. The build backend stays the one that it is, and what the "
         "files say about anything else than packaging (the settings of pytest, for example) must not change: a file "
         "in which it does is not taken.",
-        "## How it is judged",
-        "The project is built with its own backend, without network, and the wheel is looked at: its metadata, its "
-        "entry points, its files; commands and modules are started from the wheel alone. `python -m build --wheel "
-        "--no-isolation` works here, too.",
+        "To check the result, the project is built with its own backend, without network, and the wheel is looked at: "
+        "its metadata, its entry points, its files; commands and modules are started from the wheel alone. `python -m "
+        "build --wheel --no-isolation` works here, too.",
     ]
     return Instructions(CATEGORY, terse, plain, "\n\n".join(parts) + "\n")
 

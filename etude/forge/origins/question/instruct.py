@@ -49,11 +49,19 @@ TERSE: Final = {
         "these broke at once. which functions would you touch ({count} of them), no edits please",
     ),
 }
+# What somebody was doing when the question came up; nothing where it is asked straight away.
+LEADS: Final = {
+    "review": ("", "This came in as a clean-up, and I have a bad feeling about it. "),
+    "reach": ("", "Before I delete anything I would like to be sure. "),
+    "implementation": ("", "I am new to this code base and got lost. ", "I am debugging something odd here. "),
+    "raises": ("", "I want to improve an error message and cannot find where it comes from. "),
+}
 
 
 def instruct(question: Question, rng: random.Random) -> Instructions:
     category = CATEGORY.get(question.how, OTHERS)
-    return Instructions(category, _terse(question, rng), _plain(question), _detailed(question))
+    plain = rng.choice(LEADS.get(question.how, ("",))) + _plain(question)
+    return Instructions(category, _terse(question, rng), plain, _detailed(question))
 
 
 def _terse(question: Question, rng: random.Random) -> str:

@@ -31,13 +31,33 @@ TERSE: Final[dict[str, tuple[str, ...]]] = {
         "{what} should live at {target} ({new}). imports and tests too, {what} must not be importable any more",
     ),
 }
+# Why, in front of what is wanted; nothing where somebody comes straight to the point.
+REASONS: Final[dict[str, tuple[str, ...]]] = {
+    "rename": (
+        "",
+        "New people on the team stumble over the name `{old}`. ",
+        "We agreed on our terms in the last meeting, and `{old}` does not fit them any more. ",
+        "While reading the code I noticed that `{old}` says something else than it means. ",
+    ),
+    "parameter": (
+        "",
+        "Before the next major release I would like our keywords to agree with each other. ",
+        "Users confuse the keyword `{old}` with something else. ",
+    ),
+    "move": (
+        "",
+        "Our layout has grown by accident, and I would like to tidy it up. ",
+        "Nobody finds `{old_module}` where it is now. ",
+    ),
+}
 GREEN: Final = "Tests that are not in the repository check this, beside its own tests in their new form."
 
 
 def instruct(candidate: Refactoring, rng: random.Random) -> Instructions:
     terse = with_typo(rng.choice(TERSE[candidate.how]), rng, {"kwargs"}).format(**_words(candidate))
     plain, detailed = {"rename": _rename, "parameter": _parameter, "move": _move}[candidate.how](candidate)
-    return Instructions(CATEGORIES[candidate.how], f"{terse}\n", plain, detailed)
+    reason = rng.choice(REASONS[candidate.how]).format(old=candidate.old, old_module=candidate.dotted[0])
+    return Instructions(CATEGORIES[candidate.how], f"{terse}\n", reason + plain, detailed)
 
 
 def _words(candidate: Refactoring) -> dict[str, str]:

@@ -13,9 +13,17 @@ from etude.forge.steps.instructions import Instructions, code_block, listed, quo
 
 TERSE: Final = (
     "need tests for {names}, put them in {file}",
-    "{names} needs better tests, add some in {file}",
+    "the tests we have for {names} are thin, could you add some in {file}?",
     "write tests for {names} -> {file}. should catch it if somebody breaks something",
     "can you cover {names} with tests? new file {file}",
+)
+OPENINGS: Final = (
+    "The tests for {names} in `{path}` have gaps. Could you write some for {them}, in a new file `{file}` and in the "
+    "style of the tests that are there?",
+    "I am about to change {names} in `{path}`, and I do not trust our tests for {them}. Please add some in a "
+    "new file `{file}` before I do, in the style of the others.",
+    "A bug in `{path}` went unnoticed last week because {names} {are} hardly tested. Could you add tests for {them} in "
+    "a new file, `{file}`? Have a look at the other test files for our style.",
 )
 
 
@@ -23,17 +31,17 @@ def instruct(candidate: UntestedFunctions, rng: random.Random) -> Instructions:
     names = " and ".join(piece.name for piece in candidate.pieces)
     text = with_typo(rng.choice(TERSE), rng).format(names=names, file=candidate.file)
     terse = f"{text} ({candidate.pieces[0].path})\n"
-    return Instructions("testing", terse, _plain(candidate), _detailed(candidate))
+    return Instructions("testing", terse, _plain(candidate, rng), _detailed(candidate))
 
 
-def _plain(candidate: UntestedFunctions) -> str:
+def _plain(candidate: UntestedFunctions, rng: random.Random) -> str:
     names = listed([piece.name for piece in candidate.pieces])
-    them = "them" if len(candidate.pieces) > 1 else "it"
+    them, are = ("them", "are") if len(candidate.pieces) > 1 else ("it", "is")
+    path, file = candidate.pieces[0].path, candidate.file
+    opening = rng.choice(OPENINGS).format(names=names, path=path, file=file, them=them, are=are)
     return (
-        f"The tests for {names} in `{candidate.pieces[0].path}` have gaps. Could you write some for {them}, in a new "
-        f"file `{candidate.file}` and in the style of the tests that are there?\n\nThey should pass with the code as "
-        f"it is, and fail when somebody makes a mistake in {them} one day: a wrong comparison, a lost line, an "
-        "off-by-one. Please leave the code itself alone.\n"
+        f"{opening}\n\nThey should pass with the code as it is, and fail when somebody makes a mistake in {them} one "
+        "day: a wrong comparison, a lost line, an off-by-one. Please leave the code itself alone.\n"
     )
 
 

@@ -57,12 +57,12 @@ def demands(build: Build, name: str, *, gone: bool = True, shown: str = SHOWN, d
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("keyword", "the keyword `strict` of `load`"),
-        ("attribute", "`origin`"),
-        ("text", "the text `memory:here` in `load`"),
-        ("message", "the text `nothing to load from {text!r}` in `load`"),
+        ("keyword", "`load` takes a keyword `strict`"),
+        ("attribute", "`load` sets `origin`"),
+        ("text", "`load` has the exact text `memory:here`"),
+        ("message", "`load` has the exact text `nothing to load from {text!r}`"),
         ("raised", "`load` raises `LookupError`"),
-        ("number", "the number `4096` in `load`"),
+        ("number", "`load` has the number `4096` in it"),
         ("constant", "`load` can return `None`"),
     ],
 )
@@ -81,7 +81,8 @@ def test_what_is_visible_is_not_said_again(build_repository: Build) -> None:
 
 def test_a_signature_is_said_where_no_shown_test_calls_what_is_gone(build_repository: Build) -> None:
     shown = "def test_shown():\n    assert True\n"
-    assert demands(build_repository, "keyword", shown=shown)[0] == "`def load(text, *, strict=False, limit=4096)`"
+    signature = "`def load(text, *, strict=False, limit=4096)`"
+    assert demands(build_repository, "keyword", shown=shown)[0] == f"the signature of `load` is {signature}"
 
 
 def test_second_solutions_do_the_same_in_other_words() -> None:
