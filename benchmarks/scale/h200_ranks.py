@@ -5,9 +5,10 @@
     python -m benchmarks.scale.h200_ranks gpu --seconds 300 --out OUT --tiny      tries the script itself on a CPU
 
 `gpu`: five shapes against the plan (plan_h200.py); the code for several ranks in a group of one rank over nccl against
-the learner without a group (one_rank_group.py). `cpu`: memory of eight ranks over gloo against the plan, with experts
-and with Muon (rank_memory.py); layouts against one rank, six of them first (layouts.py). The two parts may run side by
-side, but then the GPU's step times are not to be quoted.
+the learner without a group (one_rank_group.py); what a checkpoint beside training saves (save_beside.py). `cpu`: memory
+of eight ranks over gloo against the plan, with experts and with Muon (rank_memory.py); a checkpoint of four ranks;
+layouts against one rank, six of them first (layouts.py). The two parts may run side by side, but then the GPU's step
+times are not to be quoted.
 
 OUT/PART.json is written anew after each program, OUT/PART.log has what they said; a program that does not end in time
 is ended and named. Needs torch, numpy and safetensors only.
@@ -104,6 +105,8 @@ def gpu(part: Part, tiny: bool) -> None:
     steps = ["--steps", "1" if tiny else "3", "--seconds", f"{begin:.0f}"]
     part.run(Piece("plan", ["benchmarks.scale.plan_h200", *steps, *device], begin + 90))
     part.run(Piece("speed of a group", [group, "--part", "speed", *device], 150))
+    beside = ["--tiny", "--rounds", "1"] if tiny else ["--device", "cuda", "--model", "0.6B", "--rounds", "2"]
+    part.run(Piece("checkpoints of 0.6B", ["benchmarks.scale.save_beside", *beside], 120))
 
 
 def cpu(part: Part, tiny: bool) -> None:
@@ -114,6 +117,8 @@ def cpu(part: Part, tiny: bool) -> None:
     pairs = 2 if cores >= 16 else 1  # of eight ranks each, one thread a rank
     for number in range(0, len(memory), pairs):
         part.run(*memory[number : number + pairs])
+    beside = ["--ranks", "2", "--tiny", "--rounds", "1"] if tiny else ["--ranks", "4"]
+    part.run(Piece("checkpoints of four ranks", ["benchmarks.scale.save_beside", *beside], 90))
     begin = max(10.0, part.left - 40)
     cells = [*first, "--seconds", f"{min(1.0, begin) if tiny else begin:.0f}"]
     part.run(Piece("layouts", ["benchmarks.scale.layouts", *cells], begin + 35))
