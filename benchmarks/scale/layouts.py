@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale.layouts                         the whole table, as Markdown, with gloo on this machine
     python -m benchmarks.scale.layouts --model moe --ranks 4   some of it
-    python -m benchmarks.scale.layouts --json
+    python -m benchmarks.scale.layouts --first moe:4,1,4,4 --seconds 100 --json   one first, then what there is time for
 
 All ranks compute in float32 on the CPU. Every batch has streams of all four kinds of target, twins under live, averaged
 and frozen weights among them, and sequences of very different lengths, so that some micro-batches are empty.
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from etude.core.settings import LoraSettings, OptimSettings
+from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.lora import adapt
 from etude.learn.parallel.launch import Ranks
@@ -30,11 +32,13 @@ from etude.learn.parallel.messages import RankSpec
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.model.training import set_up
 
 VOCABULARY, MICRO, STEPS = 61, 48, 10
 LORA = LoraSettings(rank=2, alpha=4.0)
 MODELS = ("dense", "moe", "lora")
 BARS = {"loss": 1e-5, "gradient": 1e-4, "weights": 1e-4}
+COMPUTE = ComputeSettings(precision="float32")  # also where a device would compute in others
 OPTIM = OptimSettings(lr=3e-3, muon_lr=3e-3, ema=0.9, warmup=0.0, clip=0.5)
 
 
@@ -111,10 +115,15 @@ def starting(model: str) -> tuple[Decoder, Decoder]:
     return adapt(live, LORA if model == "lora" else LoraSettings(), 3), frozen
 
 
-def one_rank(model: str, steps: int = STEPS, optim: OptimSettings = OPTIM) -> Truth:
-    live, frozen = starting(model)
+def alone(model: str, optim: OptimSettings = OPTIM, device: str = "cpu") -> Learner:
+    """The learner of one rank, without a process group."""
+    live, frozen = (set_up(each, COMPUTE, device) for each in starting(model))
     torch.set_num_threads(1)
-    learner = Learner(live, optim, STEPS, MICRO, frozen=frozen)
+    return Learner(live, optim, STEPS, MICRO, device, frozen)
+
+
+def one_rank(model: str, steps: int = STEPS, optim: OptimSettings = OPTIM, device: str = "cpu") -> Truth:
+    learner = alone(model, optim, device)
     metrics, gradients = [], {}
     for step in range(steps):
         found = learner.forward_backward(batch(step, model))
@@ -125,20 +134,23 @@ def one_rank(model: str, steps: int = STEPS, optim: OptimSettings = OPTIM) -> Tr
     return Truth(metrics, gradients, scores, {n: p.detach() for n, p in learner.decoder.named_parameters()})
 
 
-def spec(model: str, layout: Layout, optim: OptimSettings = OPTIM) -> RankSpec:
+def spec(model: str, layout: Layout, optim: OptimSettings = OPTIM, device: str = "cpu") -> RankSpec:
     lora = LORA if model == "lora" else LoraSettings()
-    return RankSpec(layout, json.dumps(config(model).to_hf()), optim, STEPS, MICRO, lora=lora, frozen=True)
+    shape = json.dumps(config(model).to_hf())
+    return RankSpec(layout, shape, optim, STEPS, MICRO, device, COMPUTE, lora=lora, frozen=True)
 
 
-def open_ranks(ranks: Ranks, model: str, layout: Layout, optim: OptimSettings = OPTIM) -> LeadLearner:
-    return LeadLearner(ranks, spec(model, layout, optim), *starting(model))
+def open_ranks(
+    ranks: Ranks, model: str, layout: Layout, optim: OptimSettings = OPTIM, device: str = "cpu"
+) -> LeadLearner:
+    return LeadLearner(ranks, spec(model, layout, optim, device), *starting(model))
 
 
 def difference(
-    ranks: Ranks, model: str, layout: Layout, truth: Truth, optim: OptimSettings = OPTIM
+    ranks: Ranks, model: str, layout: Layout, truth: Truth, optim: OptimSettings = OPTIM, device: str = "cpu"
 ) -> dict[str, float]:
     """How far several ranks are from one: losses absolutely, gradients and weights by the largest relative norm."""
-    learner = open_ranks(ranks, model, layout, optim)
+    learner = open_ranks(ranks, model, layout, optim, device)
     found = {"loss": 0.0, "gradient": 0.0, "weights": 0.0, "metrics": 0.0}
     for step, expected in enumerate(truth.metrics):
         metrics = learner.forward_backward(batch(step, model))
@@ -160,7 +172,7 @@ def difference(
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a.cpu() - b).norm() / b.norm().clamp(min=1e-6))
+    return float((a.cpu() - b.cpu()).norm() / b.cpu().norm().clamp(min=1e-6))
 
 
 # (ranks, replicate, shard, expert, context) of each model: every pair of axes meets somewhere
@@ -171,11 +183,12 @@ CELLS = {
 }
 
 
-def layouts(model: str, least: int, most: int) -> Iterator[Layout]:
-    for cell in CELLS[model].split():
-        layout = Layout(*map(int, cell.split(",")))
-        if least <= layout.ranks <= most:
-            yield layout
+def cells(models: Sequence[str], least: int, most: int, first: Sequence[str]) -> list[tuple[str, Layout]]:
+    """Those of the models and numbers of ranks, the ones named MODEL:CELL before all others."""
+    every = [(model, cell) for model in models for cell in CELLS[model].split()]
+    every.sort(key=lambda each: ":".join(each) not in first)
+    found = [(model, Layout(*map(int, cell.split(",")))) for model, cell in every]
+    return [(model, layout) for model, layout in found if least <= layout.ranks <= most]
 
 
 def main() -> int:
@@ -183,17 +196,28 @@ def main() -> int:
     parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--ranks", type=int, default=8, help="the most ranks")
     parser.add_argument("--least", type=int, default=2, help="the least ranks")
+    parser.add_argument("--first", action="append", default=[], metavar="MODEL:CELL", help="cells to begin with")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = []
+    unknown = set(options.first) - {f"{model}:{cell}" for model in MODELS for cell in CELLS[model].split()}
+    if unknown:
+        parser.error(f"no such cells: {', '.join(sorted(unknown))}")
+    began, rows, left_out = time.monotonic(), [], []
+    truths: dict[str, Truth] = {}
     with Ranks(options.ranks) as ranks:
-        for model in options.model or MODELS:
-            truth = one_rank(model)
-            for layout in layouts(model, options.least, options.ranks):
-                found = difference(ranks, model, layout, truth)
-                passed = all(found[name] <= bar for name, bar in BARS.items())
-                rows.append({"model": model} | vars(layout) | found | {"passed": passed})
-                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        for model, layout in cells(options.model or MODELS, options.least, options.ranks, options.first):
+            if time.monotonic() - began > options.seconds:
+                left_out.append({"model": model} | vars(layout))
+                continue
+            if model not in truths:
+                truths[model] = one_rank(model)
+            found = difference(ranks, model, layout, truths[model])
+            passed = all(found[name] <= bar for name, bar in BARS.items())
+            rows.append({"model": model} | vars(layout) | found | {"passed": passed})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    if left_out:
+        print(f"left out, for there was no time: {left_out}", file=sys.stderr, flush=True)
     if options.json:
         print(json.dumps(rows))
     else:

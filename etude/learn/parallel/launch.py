@@ -196,8 +196,9 @@ def open_group(store: Store, generation: int, rank: int, spec: RankSpec, deadlin
     device = torch.device(spec.device)
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
-    elif not under_torchrun() and sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that does not resolve must not matter here
+    if not under_torchrun() and sys.platform == "linux":
+        # A host name that does not resolve must not matter here; beside nccl ranks talk over gloo, too.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     own = PrefixStore(f"learner-{generation}", store)
     wait = timedelta(seconds=deadline)
     backend = "nccl" if device.type == "cuda" else "gloo"

@@ -97,6 +97,10 @@ class LeadLearner:
         order = ScoreOrder(Manifest.of(Batch(items)), weights)
         return self._all("score", order, lambda: self._learner.score(order.batch, weights, items))
 
+    def score_files(self, batch: Manifest, weights: str = "live") -> list[Floats]:
+        """As `score` of the items that lie there; each rank opens its own."""
+        return self._all("score", ScoreOrder(batch, weights), lambda: self._learner.score(batch, weights))
+
     def drafts(self, pieces: Sequence[Ids]) -> tuple[Tensor, Tensor]:
         """As of one rank; every rank computes all of it, since an evaluation is short."""
         return self._all("drafts", Pieces(pieces), lambda: self._learner.drafts(pieces))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -21,7 +22,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.tcp_address import FILE, connect, read_address
 from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, to_json, unpack, write_frame
-from etude.learn.parallel.manifest import remove_batch, write_batch
+from etude.learn.parallel.manifest import Manifest, remove_batch, write_batch
 from etude.learn.streams import Batch, Floats, Item
 from etude.rl.learner.messages import (
     READY,
@@ -29,6 +30,7 @@ from etude.rl.learner.messages import (
     LearnerSpec,
     PublishRequest,
     SaveRequest,
+    ScoreFiles,
     ScoreRequest,
     Scores,
     StepRequest,
@@ -59,6 +61,7 @@ class LearnerClient:
         self._reader, self._writer = reader, writer
         self._turn = asyncio.Lock()
         self._number = 0  # of the last request
+        self._batch = 0  # number of the last one that was written to files
         self._answer: asyncio.Future[Frame] | None = None
         self._quiet = 0.0  # seconds since the process was last heard
         self._listening = asyncio.create_task(self._listen(), name="learner answers")
@@ -67,16 +70,15 @@ class LearnerClient:
         """Adds the batch's gradients; the learner's metrics, with `seconds` that it took inside the process."""
         if self.batches is None:
             return read_metrics(await self._call("forward_backward", batch))
-        # Written by a thread: large rollouts are hundreds of megabytes.
-        manifest = await asyncio.to_thread(write_batch, batch, self.batches, f"batch-{self._number}")
-        try:
+        async with self._written(batch, self.batches) as manifest:
             return read_metrics(await self._call("forward_backward_files", manifest))
-        finally:
-            remove_batch(manifest)
 
     async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probabilities of each item's tokens at its temperature under `live`, `ema` or `frozen` weights."""
-        return list(unpack(Scores, await self._call("score", ScoreRequest(items, weights))).scores)
+        if self.batches is None:
+            return list(unpack(Scores, await self._call("score", ScoreRequest(items, weights))).scores)
+        async with self._written(Batch(items), self.batches) as manifest:
+            return list(unpack(Scores, await self._call("score_files", ScoreFiles(manifest, weights))).scores)
 
     async def step(self, lr: float | None = None) -> dict[str, float]:
         """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`.
@@ -123,6 +125,17 @@ class LearnerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @asynccontextmanager
+    async def _written(self, batch: Batch, folder: Path) -> AsyncIterator[Manifest]:
+        """The items of the batch as files, while the block lasts."""
+        self._batch += 1
+        # Written by a thread: large rollouts are hundreds of megabytes.
+        manifest = await asyncio.to_thread(write_batch, batch, folder, f"batch-{self._batch}")
+        try:
+            yield manifest
+        finally:
+            remove_batch(manifest)
 
     async def _call(self, verb: str, message: object) -> Frame:
         # The process has one connection and answers one verb after another.

@@ -16,6 +16,7 @@ from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.core.transport import Frame, unpack
 from etude.learn.parallel.item_checks import check_values
+from etude.learn.parallel.manifest import Manifest
 from etude.learn.streams import Batch, Floats, Item
 
 READY = "etude learner ready at"  # what the process prints, followed by its address, once it listens
@@ -47,6 +48,14 @@ class LearnerSpec:
 @dataclass(frozen=True)
 class ScoreRequest:
     items: Sequence[Item]
+    weights: str = "live"
+
+
+@dataclass(frozen=True)
+class ScoreFiles:
+    """The same of items that lie in files."""
+
+    batch: Manifest
     weights: str = "live"
 
 

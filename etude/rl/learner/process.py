@@ -3,6 +3,7 @@
     forward_backward  items, correction   -> metrics
     ..._files         a manifest of files -> metrics; each of several ranks opens its own
     score             items, weights      -> scores
+    score_files       a manifest, weights -> scores
     step                                  -> metrics
     save              directory           -> the model, its tokenizer and all that an exact resume needs lie there
     publish           version             -> it is on the weight board, or on its way to the delta chain
@@ -46,6 +47,7 @@ from etude.rl.learner.messages import (
     LearnerSpec,
     PublishRequest,
     SaveRequest,
+    ScoreFiles,
     Scores,
     StepRequest,
     read_batch,
@@ -55,6 +57,7 @@ from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
     from etude.learn.learner import AnyLearner
+    from etude.learn.parallel.lead import LeadLearner
     from etude.model.weight_transfer.publish import Publisher
 
 BEAT = 1.0  # seconds between heartbeats
@@ -70,7 +73,7 @@ class Verbs:
         self.tokens = TokenFiles.read(model)
         saving = (self.save, self.saved, self.finish_save)
         train = (self.forward_backward, self.forward_backward_files)
-        verbs = (*train, self.score, self.step, *saving, self.publish, self.trouble)
+        verbs = (*train, self.score, self.score_files, self.step, *saving, self.publish, self.trouble)
         self._verbs: dict[str, Callable[[Frame], Any]] = {verb.__name__: verb for verb in verbs}
 
     def answer(self, request: Frame) -> Frame:
@@ -90,17 +93,17 @@ class Verbs:
         return Done(_floats(self.learner.forward_backward(batch)))
 
     def forward_backward_files(self, request: Frame) -> Done:
-        from etude.learn.parallel.lead import LeadLearner
-
-        if not isinstance(self.learner, LeadLearner):
-            raise EtudeError("a learner of one rank is sent its items; only several ranks open files")
-        return Done(_floats(self.learner.forward_backward_files(unpack(Manifest, request))))
+        return Done(_floats(self._several().forward_backward_files(unpack(Manifest, request))))
 
     def score(self, request: Frame) -> Scores:
         wanted = read_score_request(request)
         weights = self._weights(wanted.weights)
         self._check(wanted.items)
         return Scores(self.learner.score(wanted.items, weights))
+
+    def score_files(self, request: Frame) -> Scores:
+        wanted = unpack(ScoreFiles, request)
+        return Scores(self._several().score_files(wanted.batch, self._weights(wanted.weights)))
 
     def step(self, request: Frame) -> Done:
         from etude.learn.update_size import measured_update
@@ -141,6 +144,13 @@ class Verbs:
 
     def trouble(self, request: Frame) -> Done:
         return Done({"trouble": self.weights.trouble})
+
+    def _several(self) -> LeadLearner:
+        from etude.learn.parallel.lead import LeadLearner
+
+        if not isinstance(self.learner, LeadLearner):
+            raise EtudeError("a learner of one rank is sent its items; only several ranks open files")
+        return self.learner
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuse what this model does not have; found inside a kernel, it would end the process or read wild memory."""

@@ -50,11 +50,14 @@ def one_batch(rank: int, ranks: int, folder: Path | None) -> Found:
         return found
 
     Manifest.open, learner.host.scatter = opens, scatters  # type: ignore[method-assign,assignment]
-    if folder is not None:
-        loss = learner.forward_backward(written(folder))["loss"]
-    else:
-        loss = learner.forward_backward(Manifest.of(batch), batch.items if not rank else None)["loss"]
-    return {"opened": sorted(opened), "received": received, "loss": loss}
+    manifest, held = (written(folder), None) if folder is not None else (Manifest.of(batch), batch.items)
+    loss = learner.forward_backward(manifest, held if not rank else None)["loss"]
+    found = {"opened": sorted(opened), "received": received[:], "loss": loss}
+    opened.clear()
+    received.clear()
+    scores = learner.score(manifest, "live", held if not rank else None)
+    sums = [float(score.sum()) for score in scores]
+    return found | {"opened to score": sorted(opened), "received to score": received, "scores": sums}
 
 
 def written(folder: Path) -> Manifest:
@@ -77,7 +80,10 @@ def test_a_rank_opens_its_own_files_and_no_other(tmp_path: Path) -> None:
     write_batch(layouts.batch(0, "moe"), tmp_path / "batch", "batch")
     found = run_ranks(functools.partial(one_batch, folder=tmp_path / "batch"), 4, tmp_path)
     shares_are_apart([each["opened"] for each in found])
-    assert not any(each["received"] for each in found), "nothing is sent"
+    shares_are_apart([each["opened to score"] for each in found])
+    assert not any(each["received"] or each["received to score"] for each in found), "nothing is sent"
+    expected = layouts.alone("moe").score(layouts.batch(0, "moe").items)
+    assert found[0]["scores"] == pytest.approx([float(score.sum()) for score in expected], abs=1e-3)
     assert found[0]["loss"] == pytest.approx(layouts.one_rank("moe", 1).metrics[0]["loss"], abs=1e-5)
 
 
@@ -96,13 +102,19 @@ def test_an_item_that_a_rank_refuses_is_refused_by_all_of_them_and_they_go_on(ra
     foreign = replace(item, tokens_T=np.full_like(item.tokens_T, layouts.VOCABULARY))
     for broken, words in (
         (Batch([*batch.items[:3], foreign, *batch.items[4:]], batch.correction), r"ids outside of .* \(rank \d\)"),
-        (replace(batch), r"is not the one that was written \(rank \d\)"),
+        (replace(batch), r"batch-00005.item is not the one that was written \(rank \d\)"),
+        (replace(batch), r"batch-00005.item cannot be read: .* \(rank \d\)"),
     ):
         manifest = write_batch(broken, tmp_path, "batch")
-        if broken.items[3] is item:
-            (tmp_path / manifest.items[5].file).write_bytes(b"something else")
+        path = tmp_path / manifest.items[5].file
+        if "written" in words:
+            path.write_bytes(b"something else")
+        elif "read" in words:
+            path.unlink()
         with pytest.raises(EtudeError, match=words):
             learner.forward_backward_files(manifest)
+        with pytest.raises(EtudeError, match=words):
+            learner.score_files(manifest)
     found = learner.forward_backward_files(write_batch(batch, tmp_path, "batch"))
     assert found["loss"] == pytest.approx(layouts.one_rank("dense", 1).metrics[0]["loss"], abs=1e-5)
     learner.close()

@@ -56,18 +56,27 @@ try:
     with Run.open(Path(sys.argv[1]), settings) as run, Ranks(3) as ranks:
         print(os.getpid(), *(process.pid for process in ranks.processes.values()), flush=True)
         learner = layouts.open_ranks(ranks, "dense", Layout(3, 1, 3))
-        begin = learner.begin_save
-        def begin_save(directory):
-            begin(directory)
-            print("writing", learner.steps, flush=True)
-            if learner.steps == 4:
-                sys.stdin.readline()
-        learner.begin_save = begin_save
         draw = lambda: Draw(layouts.batch(learner.steps, "dense"), 1, 1)
         train(run, "pretrain", learner, draw, lambda directory: None, save_every=2)
 except EtudeError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
+"""
+
+# In every process before its own program: of step 4 a rank writes half of its first file, says so, and is stuck.
+STUCK = """
+import os, threading
+from pathlib import Path
+import safetensors.torch
+whole = safetensors.torch.save_file
+def save_file(tensors, path, metadata=None):
+    whole(tensors, path, metadata=metadata)
+    if "0000004" in str(path):
+        data = Path(path).read_bytes()
+        Path(path).write_bytes(data[: len(data) // 2])
+        Path(os.environ["STUCK"], str(os.getpid())).touch()
+        threading.Event().wait()
+safetensors.torch.save_file = save_file
 """
 
 
@@ -113,19 +122,23 @@ def test_all_ranks_end_when_one_is_killed_and_the_run_continues(
 def test_a_rank_that_is_killed_while_a_checkpoint_is_written_beside_training_leaves_the_one_before(
     tmp_path: Path, ranks: Ranks, undisturbed: dict[str, torch.Tensor]
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    stuck, before = tmp_path / "stuck", tmp_path / "before"
+    for folder in (stuck, before):
+        folder.mkdir()
+    (before / "sitecustomize.py").write_text(STUCK)
+    path = f"{before}{os.pathsep}{Path(__file__).parents[3]}"
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "STUCK": str(stuck)}
     command, pipe = [sys.executable, "-c", BESIDE, str(tmp_path / "run")], subprocess.PIPE
-    run = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    run = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
     assert run.stdout is not None
     try:
         pids = [int(pid) for pid in run.stdout.readline().split()]
-        for line in run.stdout:
-            if line.strip() == "writing 4":
-                break
-        else:
-            raise AssertionError(f"it ended before its time: {run.communicate()[1]}")
+        end = time.monotonic() + 300
+        while not all((stuck / str(pid)).exists() for pid in pids):
+            assert run.poll() is None and time.monotonic() < end, run.communicate()[1]
+            time.sleep(0.05)
         os.kill(pids[1], signal.SIGKILL)
-        _, errors = run.communicate("\n", timeout=300)  # 30 s are promised; a busy machine gets more
+        _, errors = run.communicate(timeout=300)  # 30 s are promised; a busy machine gets more
     finally:
         run.kill()
     assert run.returncode == 2, errors

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from etude.core.cluster_settings import LearnerRanks
+from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
@@ -136,6 +137,12 @@ def test_the_learner_process_of_rl_has_two_ranks(tmp_path: Path, files: bool) ->
                 assert found["lr"] == expected["lr"]
                 assert (tmp_path / "batch").exists() == files and not list(tmp_path.glob("batch/*"))
                 assert found["update_rms"] > 0
+            scores = await learner.score(batch.items)
+            assert not list(tmp_path.glob("batch/*"))
+            for score, expected in zip(scores, alone.score(batch.items), strict=True):
+                np.testing.assert_allclose(score, expected, atol=1e-5)
+            with pytest.raises(EtudeError, match="no 'frozen' weights"):
+                await learner.score(batch.items, "frozen")
             await learner.publish(Version(0, 2))
             published = Decoder(shape(31))
             WeightBoard.attach(tmp_path / "board").load_into(published, Version(0, 2))
