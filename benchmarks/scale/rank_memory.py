@@ -1,11 +1,11 @@
 """What each rank of a 400M model takes on gloo against what `etude plan` says: python -m benchmarks.scale.rank_memory
 
-The ranks of one learner start from an outline, train two steps, save, restore and put every weight together as
-`publish` does. The kernel's peak of resident memory of each process, above that of a process with the same imports, is
-read for each of these phases and set back before the next one. Two things are held:
+The ranks of one learner start from an outline, train two steps, save, train while a save runs, restore and put every
+weight together as `publish` does. The kernel's peak of resident memory of each process, above that of a process with
+the same imports, is read for each of these phases and set back before the next one. Two things are held:
 
     the peak of the steps of each rank, against the plan's        within 15%
-    the peak of every phase, above what the rank holds            no rank ever holds the whole model
+    the peak of every phase but the steps beside a save, above what the rank holds    no rank holds the whole model
 
 `--only NAME` runs one shape, `--steps-only` leaves out what comes after the steps, `--most` is the memory in GiB past
 which all ranks are ended, `--small` is the same with few weights, to try the script itself. About 11 GB of memory and
@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,13 @@ def measure(name: str, small: bool, steps_only: bool, most: int) -> dict[str, An
         if not steps_only:
             with peaks.phase("save"):
                 learner.save(place)
+            beside = place / "beside"
+            beside.mkdir()
+            with peaks.phase("steps beside a save"):
+                learner.begin_save(beside)
+                learner.forward_backward(batch())
+                learner.step()
+                learner.finish_save()
             with peaks.phase("gather"):
                 learner._all("gather", None, lambda: [None for _ in checkpoint.wholes(learner._learner)])
             with peaks.phase("restore"):
@@ -158,6 +166,11 @@ def measure(name: str, small: bool, steps_only: bool, most: int) -> dict[str, An
         learner.close()
     ratios = [plan.peak / peak for peak in peaks.found["steps"]]
     weights = 4 * work.parameters
+    # While a checkpoint is written from a copy: the plan of `run.save_in_background`, reported and not held.
+    copying = memory(replace(work, background=True), layout).peak
+    # A copy for a file is a part of the model, not the model gathered.
+    whole = [peak for name, found in peaks.found.items() if "beside" not in name for peak in found]
+    beside_save = [round(copying / peak, 3) for peak in peaks.found.get("steps beside a save", ())]
     return {
         "case": name,
         "parameters": work.parameters,
@@ -166,8 +179,9 @@ def measure(name: str, small: bool, steps_only: bool, most: int) -> dict[str, An
         "measured": peaks.found,
         "seconds": peaks.seconds,
         "ratio": [round(ratio, 3) for ratio in ratios],
+        "ratio_beside_a_save": beside_save,
         "within": all(abs(ratio - 1) <= BAR for ratio in ratios)
-        and all(peak - plan.stays < weights / 2 for found in peaks.found.values() for peak in found),
+        and all(peak - plan.stays < weights / 2 for peak in whole),
         "model": weights,
     }
 
