@@ -116,7 +116,7 @@ async def install(
     )
     result = await _try_in_turn(installer, host, workspace, suite_seconds, deadline, note, by_rules)
     if not result.ok:
-        result = replace(result, reason=with_advice(result.reason, repo))
+        result = replace(result, reason=with_advice(result.reason, repo, by_rules))
     result = replace(result, seconds=time.monotonic() - started)
     if result.environment is not None:
         result.environment.save(host.store.root)
@@ -126,9 +126,9 @@ async def install(
     return result
 
 
-def with_advice(reason: str, repo: Repo) -> str:
-    """Why a repository could not be installed, and what to do about it."""
-    advice = next(text for pattern, text in _ADVICE if pattern.search(reason))
+def with_advice(reason: str, repo: Repo, by_rules: bool = True) -> str:
+    """Why a repository could not be installed, and what to do about it; somebody else than the rules knows better."""
+    advice = next(text for pattern, text in _ADVICE if pattern.search(reason)) if by_rules else ""
     if repo.origin == "package" and _MISSING.search(reason):
         advice = _CHECKOUT.format(name=repo.name)
     return f"{reason}; {advice}" if advice else reason
