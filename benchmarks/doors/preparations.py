@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import socket
@@ -135,6 +136,11 @@ def _engine_and_foreign_task(world: World) -> None:
         (world.folder / "tasks-foreign" / path).write_text(text)
 
 
+def _kubernetes(world: World) -> None:
+    if "ETUDE_KUBERNETES" not in os.environ and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise Lacking("needs a Kubernetes cluster: tests/sandbox/kubernetes keeps such pods on a stand-in server")
+
+
 def _npm(world: World) -> None:
     if shutil.which("npm") is None or subprocess.run(["npm", "view", "qs", "version"], capture_output=True).returncode:
         raise Lacking("needs npm and its index: tests/forge/languages has JavaScript from local archives")
@@ -162,6 +168,7 @@ def free_port() -> int:
 PREPARATIONS = [
     (r"--lend ", _run_under_way),
     (r"npm:", _npm),
+    (r"etude sandbox pods (?!.*--show)\S", _kubernetes),
     (r"--sandbox docker", _engine_and_foreign_task),
     (r"etude tasks ladder \w|--from docstrings", _index),
     (r"etude bench fresh \S", _lookups),

@@ -56,7 +56,7 @@ OWN_STAND_INS = [
     (r"bench fresh", {"runs/mine": "looked", "openai:https://host/v1?model=NAME": "{hosted}"}),
     (r"bench base", {"~/src/mine": "history"}),
     (r"bench", {"DIR": "tasks/shop"}),
-    (r"model init", {"DIR": "new/model"}),
+    (r"model init", {"DIR": "new/model", "new": "new/experts"}),  # `new` has what other commands made
     (r"serve .*--lend", {"runs/mine": "new/lent", "RUN": "new/lent", "10.0.0.7": "127.0.0.1"}),
     (r"study add", {"OUT/results.json": "OUT/results.json"}),
 ]
