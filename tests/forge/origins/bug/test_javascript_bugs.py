@@ -153,6 +153,6 @@ def test_an_attempt_at_a_bug_is_scored(bench: Bench, bug: Task, policy: str, pas
 
 def test_no_cheat_is_accepted_for_a_bug(bench: Bench, bug: Task) -> None:
     tried = javascript_attacks(bug)
-    assert len(tried) == 18
+    assert len(tried) == 22
     for name, files in tried.items():
         assert not bench.run(grade(bug, bench.host, submission_of(bug, files), quick=True)).passed, name
