@@ -28,7 +28,7 @@ _SAME: Final = frozenset(
         *("deepEquals", "deepEqual", "equal"),
     )
 )
-_ALIKE: Final = frozenset(("looseEqual", "looseEquals", "deepLooseEqual", "notDeepStrictEqual"))
+_ALIKE: Final = frozenset(("looseEqual", "looseEquals", "deepLooseEqual"))
 _BY_TWO_SIGNS: Final[Mapping[str, frozenset[str]]] = {  # names that mean `==`, by who asserts
     LOOSE: frozenset(("equal", "deepEqual")),
     CHAI: frozenset(("equal",)),
@@ -128,7 +128,7 @@ def _of_method(
     name: str, arguments: list[Node], who: str, counts: str, constants: Collection[str]
 ) -> ScriptAssertion | None:
     """`assert.equal(actual, expected)`, `t.ok(value)`, `assert.throws(function)`."""
-    if name in _SAME | _ALIKE and len(arguments) >= 2 and not name.startswith("not"):
+    if name in _SAME | _ALIKE and len(arguments) >= 2:
         loose = name in _ALIKE or name in _BY_TWO_SIGNS[who]
         return _compared(arguments[0], arguments[1], "js_alike" if loose else "js_same", counts, constants)
     if name in _TRUE | _FALSE and arguments:
