@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -24,7 +25,7 @@ from etude.tasks.grading.withheld.answers import FILE, Answers, answers_of
 from etude.tasks.grading.withheld.bits import of_text, of_value, worth
 from etude.tasks.grading.withheld.compare import comparable, matches, records_match
 from etude.tasks.grading.withheld.estimate import UNSPELLED, estimated_bits
-from etude.tasks.grading.withheld.record import with_answers
+from etude.tasks.grading.withheld.record import _Decisions, _leave, with_answers
 from etude.tasks.grading.withheld.rewrite import rewrite
 from etude.tasks.grading.withheld.sites import PINNED, Site
 from etude.tasks.sandbox_side.recorder import Recorder
@@ -460,3 +461,19 @@ def test_a_search_is_made_once_and_a_fraction_has_few_digits(monkeypatch: pytest
     assert started.call_count == 1
     assert comparable(site, [0, ["fraction", "f" * 40, "2"]])
     assert not comparable(site, [0, ["fraction", "f" * 100_000, "3"]])
+
+
+def test_an_assertion_that_is_not_asked_for_keeps_that_when_a_test_before_it_stays_as_it_is() -> None:
+    """Assertions are numbered without those of tests that stay: the number of another one was not asked for."""
+    source = "".join(
+        f"def test_{name}():\n    assert {called}() == {value}\n    assert {called}() == {value + 1}\n\n"
+        for name, called, value in (("a", "f", 1), ("b", "g", 3))
+    )
+    path, homes = "tests/test_f.py", {"a": "tests/test_f.py", "b": "tests/test_f.py"}
+    decisions = _Decisions(defaultdict(set, {path: {0, 3}}), defaultdict(set), defaultdict(set, {path: {3}}))
+    answers = decisions.answers(homes)
+    assert [site.owner for site in answers.rewritten(path, source).sites] == ["test_a", "test_a", "test_b", "test_b"]
+    _leave(decisions, ["a"], homes, {"a": "test_a", "b": "test_b"}, answers, {path: source}, helpers=False)
+    assert decisions.demoted[path] == decisions.unshared[path] == {1}
+    sites = decisions.answers(homes).rewritten(path, source).sites
+    assert [(site.owner, site.is_boolean) for site in sites] == [("test_b", False), ("test_b", True)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -244,12 +244,33 @@ def _leave(
     sources: Mapping[str, str],
     helpers: bool,
 ) -> None:
-    """Tests that fail without their answers keep them; in the end so do the helpers of their files."""
+    """Tests that fail without their answers keep them; in the end so do the helpers of their files.
+
+    Assertions are numbered without those of what stays as it is, so the numbers behind them change.
+    """
+    staying: dict[str, set[str]] = defaultdict(set)
     for test in red:
         path = homes[test]
-        decisions.left[path].add(owners[test])
+        staying[path].add(owners[test])
         if helpers:
-            decisions.left[path].update(answers.rewritten(path, sources[path]).helpers)
+            staying[path].update(answers.rewritten(path, sources[path]).helpers)
+    for path, names in staying.items():
+        before = _places(answers.rewritten(path, sources[path]).sites)
+        decisions.left[path] |= names
+        now = decisions.answers(homes).rewritten(path, sources[path]).sites
+        numbers = {place: number for number, place in _places(now).items()}
+        for kept in (decisions.demoted, decisions.unshared):
+            kept[path] = {numbers.get(before[n], -1) if n in before else n for n in kept[path]} - {-1}
+
+
+def _places(sites: Iterable[Site]) -> dict[int, tuple[str, int]]:
+    """By number: the test or helper that an assertion stands in, and which one of its assertions it is."""
+    counts: Counter[str] = Counter()
+    found = {}
+    for site in sites:
+        found[site.number] = site.owner, counts[site.owner]
+        counts[site.owner] += 1
+    return found
 
 
 def _untrue(records: Sequence[Record], answers: Answers, path: str, sources: Mapping[str, str]) -> bool:
