@@ -143,6 +143,14 @@ def warm_programs(warm_process: WarmProcess, warm_children: None) -> Iterator[No
         yield
 
 
+@pytest.fixture
+def cold_children(warm_process: WarmProcess) -> Iterator[None]:
+    """New interpreters for one test: one that changes what they load, by a `sitecustomize` for instance."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "_fork_exec", warm_process._really)
+        yield
+
+
 def serve(line: socket.socket) -> None:
     """The process itself: a copy for each request, until nobody can ask any more."""
     libc = ctypes.CDLL(None, use_errno=True)

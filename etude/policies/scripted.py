@@ -68,7 +68,6 @@ class Habits:
     look: float = 0.12  # lists or searches before it reads
     together: float = 0.3  # puts calls that do not depend on each other into one turn
     slip: float = 0.08  # gets a path or the old text wrong, sees the error, and mends it
-    misplaced: float = 0.0  # of its slips in an edit: those in the path and not in the old text
     again: float = 0.0  # makes an edit once more that has worked, sees the error, and goes on
     whole: float = 0.03  # writes the whole file instead of editing it
     check: float = 0.1  # runs the tests before it finishes
@@ -79,6 +78,7 @@ class Habits:
     test_first: float = 0.7  # of a ladder task: runs the failing test before it reads the code
     test_after: float = 0.8  # likewise: runs it again after the edit
     hint: float = 0.0  # is told above a turn what would go wrong there, and heeds it
+    misplaced: float = 0.0  # of its slips in an edit: those in the path and not in the old text
 
     def at_effort(self, level: str) -> Habits:
         """The same task the short way or the long way; without a level as the habits say."""

@@ -103,8 +103,10 @@ def test_named_requests_tell_how_far_they_are_and_what_their_readers_heard(engin
         assert name == "a.7.0" and told == sum(heard) <= sampled < told + 8
         await thread.call(lambda engine: engine.resume())
         request = await asked
-        # The rest comes with the answer, and not twice.
-        assert set(heard[1:]) == {8} and 0 < heard[0] <= 8 and 0 < len(request.sampled) - sum(heard) <= 8
+        # The rest comes with the answer, and not twice. A part is shorter where it is the first, or the first after the
+        # pause: all readers hear after the same steps, and a paused engine's count too.
+        assert all(0 < part <= 8 for part in heard) and sum(part < 8 for part in heard) <= 2
+        assert 0 < len(request.sampled) - sum(heard) <= 8
         assert await thread.running() == {}
         await thread.stop()
 

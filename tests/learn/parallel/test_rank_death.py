@@ -119,6 +119,7 @@ def test_all_ranks_end_when_one_is_killed_and_the_run_continues(
         assert torch.equal(weight, continued[name]), name
 
 
+@pytest.mark.usefixtures("cold_children")
 def test_a_rank_that_is_killed_while_a_checkpoint_is_written_beside_training_leaves_the_one_before(
     tmp_path: Path, ranks: Ranks, undisturbed: dict[str, torch.Tensor]
 ) -> None:
