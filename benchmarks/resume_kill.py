@@ -80,7 +80,10 @@ def attack(run: Path, steps: int, threads: int, chance: random.Random, startup: 
         if time.monotonic() - began > DEADLINE:
             raise SystemExit(f"the run logged no step in {DEADLINE:.0f} s")
         time.sleep(0.002)
-    time.sleep(extra)
+    pause = time.monotonic() + extra
+    # A start is over with its first step: a small run may end within the seconds that starting took the first time.
+    while time.monotonic() < pause and not (when == "while starting" and rows(run) > before):
+        time.sleep(0.002)
     if process.poll() is not None:
         finish(process)
         return None

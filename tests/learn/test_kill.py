@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "resume_kill.py"
 
 
 def test_killed_pretraining_continues_to_the_same_bits() -> None:
-    command = [sys.executable, str(SCRIPT), "--kills", "2", "--steps", "14", "--threads", "1", "--seed", "1", "--json"]
+    command = [sys.executable, str(SCRIPT), "--kills", "2", "--steps", "24", "--threads", "1", "--seed", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
