@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Slice:
 @cache
 def _check(file: str, digest: str) -> None:
     try:
-        with open(file, "rb") as opened:
+        with Path(file).open("rb") as opened:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise EtudeError(f"{file} cannot be read: {error}") from None
@@ -70,7 +71,4 @@ def write_arrays(path: Path, dtype: str, arrays: Sequence[Array]) -> list[Slice]
     except OSError as error:
         raise EtudeError(f"{path} cannot be written: {error}; make room and run the same command again") from error
     digest, ends = hashlib.sha256(data).hexdigest(), np.cumsum([0, *map(len, arrays)]).tolist()
-    return [
-        Slice(str(path.absolute()), little.str, digest, start, stop)
-        for start, stop in zip(ends[:-1], ends[1:], strict=True)
-    ]
+    return [Slice(str(path.absolute()), little.str, digest, start, stop) for start, stop in pairwise(ends)]

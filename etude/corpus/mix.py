@@ -175,11 +175,11 @@ class _Pile:
         length = end - start
         stop = start + length * (part + 1) // parts
         start += length * part // parts + self.offset
-        place = Place(shard, start, min(stop, start + most))
-        taken = place.stop - start
+        end = min(stop, start + most)
+        taken = end - start
         self.served += taken
         self.offset += taken
-        if place.stop == stop:
+        if end == stop:
             self.pieces += 1
             self.offset = 0
-        return place
+        return Place(shard, start, end)
