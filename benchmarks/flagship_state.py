@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from etude.core.errors import EtudeError
 from etude.core.run_files import checkpoints_in, read_facts
 from etude.tasks.format.config import read
 from etude.tasks.format.task import CONFIG, task_folders
@@ -82,7 +83,8 @@ def saved(run: Path) -> list[tuple[str, int, Path]]:
 
 
 def rl_seconds(run: Path) -> float:
-    with contextlib.suppress(OSError, KeyError, ValueError):
+    """Of the run so far; none where it has not begun."""
+    with contextlib.suppress(EtudeError, OSError, KeyError, ValueError):
         return float(read_facts(run)["stages"]["rl"]["facts"]["seconds"])
     return 0.0
 

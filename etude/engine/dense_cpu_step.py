@@ -91,8 +91,9 @@ class _Norm:
 
     def scale(self, x: Tensor, dim: int) -> Tensor:
         """What a vector is multiplied by to have a root mean square of 1."""
-        size = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
-        return torch.addcmul(self.eps, size, size, value=self.share).rsqrt_()
+        # Not `vector_norm`, which goes down columns number by number: 35 us for 128 x 174 numbers, and this takes 6.
+        squares = (x * x).sum(dim, keepdim=True)
+        return torch.add(self.eps, squares, alpha=self.share).rsqrt_()
 
 
 @dataclass(frozen=True)

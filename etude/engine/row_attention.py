@@ -7,8 +7,10 @@ members of a group that have just been admitted behind their common prefix anoth
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -45,21 +47,43 @@ class Span:
 
 
 def spans(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> list[Span]:
-    """Splits a batch into spans; a row much shorter than its neighbours is padded only if that is the cheaper way."""
+    """Splits a batch into spans, so that the places read and what a span costs are together as few as they can be."""
     out: list[Span] = []
-    token = 0
-    for row, start, count in zip(rows, starts, counts, strict=True):
-        span = Span(row, 1, count, start + count, token)
-        if out and row == out[-1].row + out[-1].rows and count == out[-1].count:
-            last = out[-1]
-            longest = max(last.longest, span.longest)
-            padding = longest * (last.rows + 1) - last.longest * last.rows - span.longest
-            if padding * count <= SPAN_COST:
-                span = Span(last.row, last.rows + 1, count, longest, last.token)
-                out.pop()
-        out.append(span)
-        token += count
+    token = first = 0
+    while first < len(rows):
+        row, count, end = rows[first], counts[first], first + 1
+        while end < len(rows) and counts[end] == count and rows[end] == row + end - first:
+            end += 1
+        lengths = [start + count for start in starts[first:end]]
+        edges = cuts(lengths, SPAN_COST // count)
+        for low, high in pairwise(edges):
+            out.append(Span(row + low, high - low, count, max(lengths[low:high]), token + low * count))
+        token, first = token + (end - first) * count, end
     return out
+
+
+def cuts(lengths: Sequence[int], cost: int) -> list[int]:
+    """Where to cut neighbouring rows, if a part reads its longest row's places in each of its rows, and costs `cost`.
+
+    Both ends are among them.
+    """
+    least, back = [0], [0]  # of the first so many rows: what they cost at least, and where the last part begins
+    for end in range(1, len(lengths) + 1):
+        longest, best, begin = 0, sys.maxsize, 0
+        for at in range(end - 1, -1, -1):
+            if lengths[at] > longest:
+                longest = lengths[at]
+            read = longest * (end - at)
+            if read >= best:
+                break  # a longer part only reads more
+            if (total := least[at] + read) < best:
+                best, begin = total, at
+        least.append(best + cost)
+        back.append(begin)
+    edges = [len(lengths)]
+    while edges[-1]:
+        edges.append(back[edges[-1]])
+    return edges[::-1]
 
 
 class CachedAttend:

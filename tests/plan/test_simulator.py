@@ -29,6 +29,7 @@ from etude.plan.simulator.service_times import (
     merged,
 )
 from etude.plan.simulator.simulate import Scenario, simulate
+from etude.rl.probe import LENGTH
 
 TIMES = Path("benchmarks/scale/nano_service_times.json")
 EVEN = ServiceTimes(
@@ -229,3 +230,15 @@ def test_who_comes_while_the_engine_computes_a_step_begins_with_the_next() -> No
         return times
 
     assert run_simulated(work()) == pytest.approx([4.0, 5.0])
+
+
+def test_a_step_with_nothing_else_to_do_waits_for_as_many_engine_steps_as_the_real_probe() -> None:
+    """A probe that is longer than the loop's own makes short steps late, and what waits for them old."""
+    shapes = tuple(RolloutShape(((1, 1),), 2, float(i)) for i in range(4))
+    times = ServiceTimes(
+        EngineTimes(step=0.01, token=0.0, prompt=0.0, running=256),
+        LearnerTimes(step=0.001, token=0.0, score=0.0),
+        groups=(shapes,),
+    )
+    found = simulate(times, Scenario(replace(LOOP, staleness=4)))
+    assert LENGTH * 0.01 <= found.step_seconds < (LENGTH + 2) * 0.01

@@ -26,10 +26,9 @@ from etude.rl.admission import Admission
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.groups import RolloutGroup, State
 from etude.rl.metrics import ages
+from etude.rl.probe import LENGTH, PROMPT
 from etude.rl.rollout_files import RolloutFile
 from etude.tasks.format.task import Task
-
-PROBE_ANSWER = 64  # tokens of each answer of the probe (rl/probe.py)
 
 
 @dataclass(frozen=True)
@@ -235,11 +234,11 @@ class _Loop:
 
     async def _probe(self) -> None:
         """The answers of the probe on engines, one after another, then the learner's scores of them."""
-        answers = -(-self.times.probe_tokens // PROBE_ANSWER)
+        answers = -(-self.times.probe_tokens // LENGTH)
         up = [engine for engine in self.engines if engine.up] or self.engines
         waits = [self.clock.create_future() for _ in range(answers)]
         for place, wait in enumerate(waits):
-            up[place % len(up)].sample(8, PROBE_ANSWER, wait.set_result)
+            up[place % len(up)].sample(PROMPT, LENGTH, wait.set_result)
         await asyncio.gather(*waits)
         await self.learner.work(self.times.learner.score * self.times.probe_tokens)
 

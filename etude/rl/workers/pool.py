@@ -37,18 +37,17 @@ from etude.rl.workers.messages import (
     RolloutAnswer,
     RolloutRequest,
     SolvableRequest,
-    TaskPlace,
     WorkerSpec,
 )
+from etude.rl.workers.placed_tasks import PlacedTasks
 from etude.rollout.rollout import Cause, Outcome, Scored, Void
 from etude.rollout.scheduler import RolloutJob, retry_void
-from etude.rollout.store import TASKS, keep_task
 from etude.tasks.format.task import Task
 
 DEATHS = 2  # workers that a rollout may see die; then it is void
 LOST = 30  # connections that may be lost to workers that live, or whose end is noticed late
 UNEVEN = 2  # times the mean of rollouts in flight, from which on a group's rollout goes to another worker
-KEPT = 1024  # tasks that are remembered, far more than are in flight
+KEPT = 1024  # groups whose worker is remembered, far more than are in flight
 TELL_SECONDS = 10.0  # that a worker has to take note of engines that left
 NO_SLOT = "000000-00"  # name of an evaluation's rollouts, which are not recorded
 CAUSES: dict[str, Cause] = {"sandbox": "sandbox", "policy": "policy", "grader": "grader", "harness": "harness"}
@@ -82,7 +81,7 @@ class WorkerPool:
     def __post_init__(self) -> None:
         self.workers = [self._worker(number) for number in range(self.count)]
         self._of_group: dict[str, _Worker] = {}
-        self._places: dict[str, TaskPlace] = {}
+        self._tasks = PlacedTasks(self.spec.tasks)
         self.files = RolloutFiles(self.spec.home / "rollouts")
 
     @property
@@ -116,10 +115,10 @@ class WorkerPool:
         self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
     ) -> Outcome | Finished:
         number, _ = slot_of(name)
-        with self.engine.rollout(str(number)) as engine:
+        with self.engine.rollout(str(number)) as engine, self._tasks.use(task) as place:
             request = RolloutRequest(
                 name,
-                self._place(task),
+                place,
                 seed,
                 engine.address,
                 EditionFacts(**vars(self.editions(terms.edition))),
@@ -135,21 +134,22 @@ class WorkerPool:
     async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome | Finished:
         version: Version = policy.version  # type: ignore[attr-defined]  # a pinned one: nothing else is evaluated
         address: Callable[[], str] = lambda: self.engine.of_pinned(f"{job.task.name}/{job.sample}").address  # noqa: E731
-        request = RolloutRequest(
-            NO_SLOT,
-            self._place(job.task),
-            job.seed,
-            address(),
-            EditionFacts(**vars(self.editions(0))),
-            version=version,
-            temperature=self.inside.recipe.bench.temperature,
-        )
+        with self._tasks.use(job.task) as place:
+            request = RolloutRequest(
+                NO_SLOT,
+                place,
+                job.seed,
+                address(),
+                EditionFacts(**vars(self.editions(0))),
+                version=version,
+                temperature=self.inside.recipe.bench.temperature,
+            )
 
-        async def run() -> Outcome | Finished:
-            found, _ = await self._ask(request, job.task, lambda: None, address)
-            return found
+            async def run() -> Outcome | Finished:
+                found, _ = await self._ask(request, job.task, lambda: None, address)
+                return found
 
-        return await retry_void(run, self.inside.recipe.rl.retries)
+            return await retry_void(run, self.inside.recipe.rl.retries)
 
     async def check_void(self, void: Void) -> None:
         await self.inside.check_void(void)
@@ -253,21 +253,13 @@ class WorkerPool:
         for group in [group for group, its in self._of_group.items() if its is worker]:
             del self._of_group[group]
 
-    def _place(self, task: Task) -> TaskPlace:
-        if task.digest not in self._places:
-            self._places[task.digest] = TaskPlace(**keep_task(task, self.spec.tasks).model_dump())
-            while len(self._places) > KEPT:  # of groups long gone
-                gone = self._places.pop(next(iter(self._places)))
-                if gone.directory is None:
-                    shutil.rmtree(self.spec.tasks / TASKS / gone.digest, ignore_errors=True)
-        return self._places[task.digest]
-
     async def _solvable(self, task: Task) -> bool | None:
-        request = Frame({"verb": "solvable", "message": to_json(SolvableRequest(self._place(task)))})
-        try:
-            found = (await self.workers[0].caller.call(request, deadline=self.rollout_seconds)).header["message"]
-        except (EtudeError, TimeoutError):
-            return None
+        with self._tasks.use(task) as place:
+            request = Frame({"verb": "solvable", "message": to_json(SolvableRequest(place))})
+            try:
+                found = (await self.workers[0].caller.call(request, deadline=self.rollout_seconds)).header["message"]
+            except (EtudeError, TimeoutError):
+                return None
         return found if isinstance(found, bool) else None
 
     def _worker(self, number: int) -> _Worker:
