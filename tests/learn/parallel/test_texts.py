@@ -32,7 +32,7 @@ from etude.learn.parallel.rank_learner import RankLearner
 from etude.learn.parallel.texts import Text, TextFiles, Texts
 from etude.learn.pretrain import pretrain
 from etude.learn.sft import sft
-from etude.learn.streams import Batch
+from etude.learn.streams import Batch, Ids
 from etude.model.checkpoint.directory import load_model, named_weights
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -48,15 +48,19 @@ OPTIM = OptimSettings(lr=1e-3, muon_lr=1e-3)
 
 
 class FileLines(Lines):
-    """Lines that lie in a file."""
+    """Lines that lie in a file; for several ranks nobody may take them all."""
 
-    def __init__(self, tokenizer: Tokenizer, path: Path) -> None:
+    def __init__(self, tokenizer: Tokenizer, path: Path, ranks: int) -> None:
         super().__init__(tokenizer, TEXT)
-        self.places = write_arrays(path, "u2", self.lines)
+        self.places, self.ranks = write_arrays(path, "u2", self.lines), ranks
+
+    def take(self, tokens: int) -> list[Ids]:
+        assert self.ranks == 1, "rank 0 takes the tokens of all"
+        return super().take(tokens)
 
     def slices(self, tokens: int) -> list[Slice]:
         first = self.next
-        lengths = map(len, self.take(tokens))
+        lengths = map(len, super().take(tokens))
         places = (self.places[n % len(self.places)] for n in range(first, self.next))
         return [replace(place, stop=place.start + n) for place, n in zip(places, lengths, strict=True)]
 
@@ -80,8 +84,9 @@ def conversation(number: int) -> tuple[Message, ...]:
 
 
 def stage_of(name: str, tokenizer: Tokenizer, folder: Path) -> Callable[[Run, LearnerRanks], Path]:
-    def documents() -> tuple[FileLines, FileLines]:
-        return FileLines(tokenizer, folder / "train.ids"), FileLines(tokenizer, folder / "held_out.ids")
+    def documents(ranks: LearnerRanks) -> tuple[FileLines, FileLines]:
+        train, held_out = folder / "train.ids", folder / "held_out.ids"
+        return FileLines(tokenizer, train, ranks.ranks), FileLines(tokenizer, held_out, ranks.ranks)
 
     common: dict[str, Any] = {"batch_tokens": 200, "micro_tokens": 64, "optim": OPTIM, "save_every": 5}
     text = common | {"steps": 10, "sequence": 64, "eval_every": 5, "eval_tokens": 150}
@@ -91,16 +96,16 @@ def stage_of(name: str, tokenizer: Tokenizer, folder: Path) -> Callable[[Run, Le
         if name == "sft":
             talks = [conversation(number) for number in range(36)]
             settings = SftSettings(**common, epochs=1, sequence=200, text_share=0.3)
-            return sft(run, decoder, Native(tokenizer), talks, settings, MACHINE, ranks=ranks, text=documents()[0])
+            return sft(run, decoder, Native(tokenizer), talks, settings, MACHINE, ranks=ranks, text=documents(ranks)[0])
         if name == "mtp":
             heads = MtpSettings(**text, heads=2)
-            return train_heads(run, decoder, *documents(), heads, MACHINE, folder / "tokenizer", ranks)
+            return train_heads(run, decoder, *documents(ranks), heads, MACHINE, folder / "tokenizer", ranks)
         if name == "extend":
             longer = ExtendSettings(**text, rope_theta=50_000.0)
             stretched = stretch(decoder, longer, 32)
-            return extend(run, stretched, *documents(), longer, MACHINE, folder / "tokenizer", ranks=ranks)
+            return extend(run, stretched, *documents(ranks), longer, MACHINE, folder / "tokenizer", ranks=ranks)
         return pretrain(
-            run, decoder, *documents(), PretrainSettings(**text), MACHINE, folder / "tokenizer", ranks=ranks
+            run, decoder, *documents(ranks), PretrainSettings(**text), MACHINE, folder / "tokenizer", ranks=ranks
         )
 
     return train
@@ -149,60 +154,88 @@ def test_a_stage_on_two_ranks_is_that_of_one_and_sends_no_tokens(
 def texts(folder: Path, longest: int = 40) -> Texts:
     """Of the vocabulary of the layouts' models: some tokens count, some sequences have one that does, or none."""
     rng = np.random.default_rng(0)
-    lengths = [longest, 30, 2, 1, 17, longest, 9]
+    lengths = [longest, 30, 2, 1, 17, longest, 9, 40, 30]
     pieces = [(rng.integers(0, layouts.VOCABULARY, n), (rng.random(n) < 0.6).astype(np.float32)) for n in lengths]
     pieces[4][1][:] = 0
     files = TextFiles(folder)
     sizes = files.sizes(rng.integers(0, 9, layouts.VOCABULARY))
     found = files.texts(pieces)
-    found += [Text.whole(text.ids, 0.25) for text in found[:2]]
+    found[-2:] = [Text.whole(text.ids, 0.25) for text in found[-2:]]
     made = loop.labelled_texts(found, [("mtp.1", 0.3)], sizes).batch.items
     assert isinstance(made, Texts)
     return made
 
 
+def in_memory(made: Texts) -> loop.Draw:
+    """The same batch as one rank without files has it."""
+    assert made.sizes is not None
+    arrays = [(text.ids.read(), text.counts()) for text in made.texts]
+    return loop.labelled(arrays, made.heads, made.sizes.read().astype(np.int64))
+
+
 def share(rank: int, ranks: int, folder: Path) -> Found:
-    """One rank's part: the sequences that it read, and the metrics of all."""
+    """One rank's part: what it read of the files, and the metrics of all."""
     made = texts(folder / f"{rank}")  # a folder for each: the same numbers
     sources = dict(zip(("live", "frozen"), layouts.starting("moe"), strict=True)) if not rank else {}
     learner = RankLearner(layouts.spec("moe", Layout(4, 1, 2, expert=4, context=2)), sources)
-    opened: list[int] = []
-    open_item = Manifest.open
+    read: list[tuple[str, int, int]] = []
+    from_file = np.fromfile
 
-    def opens(self: Manifest, number: int) -> Any:
-        opened.append(number)
-        return open_item(self, number)
+    def reads(file: str, dtype: np.dtype[Any], count: int, offset: int) -> Any:
+        read.append((Path(file).name, offset // dtype.itemsize, count))
+        return from_file(file, dtype, count, offset=offset)
 
-    Manifest.open = opens  # type: ignore[method-assign]
+    np.fromfile = reads
     metrics = learner.forward_backward(Manifest.of(Batch(made)))
-    return {"opened": sorted(opened), "metrics": metrics}
+    return {"read": sorted(read), "metrics": metrics}
 
 
 def test_a_rank_reads_its_own_sequences_and_no_other(tmp_path: Path) -> None:
+    """Two pairs of ranks: a pair computes its sequences together. It reads its own, and no byte of the other pair's."""
     found = run_ranks(functools.partial(share, folder=tmp_path), 4, tmp_path)
-    shares = [each["opened"] for each in found]
-    assert shares[0] == shares[1] and shares[2] == shares[3] and not {*shares[0]} & {*shares[2]}
+    tokens = [[place for place in each["read"] if place[0] != "sizes"] for each in found]
+    assert tokens[0] == tokens[1] and tokens[2] == tokens[3]
+    assert tokens[0] and tokens[2] and not {*tokens[0]} & {*tokens[2]}
     made = texts(tmp_path)
-    assert sorted([*shares[0], *shares[2]]) == [n for n in range(len(made)) if made.depths(n)]
-    arrays = [(text.ids.read(), text.counts()) for text in made.texts]
-    assert made.sizes is not None
-    drawn = loop.labelled(arrays, made.heads, made.sizes.read().astype(np.int64))
+    slices = [each for n, text in enumerate(made.texts) if made.depths(n) for each in (text.ids, text.own) if each]
+    wanted = {(Path(each.file).name, each.start, len(each)) for each in slices}
+    assert {*tokens[0], *tokens[2]} == wanted
+    # Ids once; what counts is read a second time, by the same rank, for its bytes.
+    ids = [place for place in [*tokens[0], *tokens[2]] if place[0] == "ids"]
+    assert len(ids) == len({*ids})
+    drawn = in_memory(made)
     assert round(found[0]["metrics"]["text_bytes"]) == drawn.bytes and drawn.predicted == round(made.predicted)
     alone = layouts.alone("moe")
     assert found[0]["metrics"]["loss"] == pytest.approx(alone.forward_backward(drawn.batch)["loss"], abs=1e-5)
 
 
-def test_gradients_and_scores_are_those_of_one_rank(tmp_path: Path) -> None:
-    made, alone = texts(tmp_path), layouts.alone("dense")
-    with Ranks(2) as ranks:
-        learner = layouts.open_ranks(ranks, "dense", Layout(2, 1, 2))
-        expected, found = alone.forward_backward(Batch(made)), learner.forward_backward(Batch(made))
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("dense", Layout(2, 1, 2)),
+        ("dense", Layout(4, 2, 2)),
+        ("moe", Layout(4, 1, 2, expert=4, context=2)),
+        ("lora", Layout(4, 1, 4)),
+    ],
+)
+def test_gradients_and_scores_are_those_of_one_rank(model: str, layout: Layout, tmp_path: Path) -> None:
+    """Every element, against one rank that has the batch in memory."""
+    made, alone = texts(tmp_path), layouts.alone(model)
+    drawn = in_memory(made).batch
+    with Ranks(layout.ranks) as ranks:
+        learner = layouts.open_ranks(ranks, model, layout)
+        expected, found = alone.forward_backward(drawn), learner.forward_backward(Batch(made))
         assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
-        gradients = learner.gradients()
+        gradients, compared = learner.gradients(), 0
         for name, parameter in alone.decoder.named_parameters():
             if parameter.grad is not None:
-                assert worst(gradients[name], parameter.grad) < 1e-4
-        for score, wanted in zip(learner.score(made), alone.score(made), strict=True):
+                assert gradients[name].shape == parameter.grad.shape
+                assert worst(gradients[name], parameter.grad) < 1e-4, name
+                compared += bool(parameter.grad.any())
+            elif name in gradients:
+                assert not gradients[name].any(), name
+        assert compared > 4
+        for score, wanted in zip(learner.score(made), alone.score(drawn.items), strict=True):
             np.testing.assert_allclose(score, wanted, atol=1e-5)
         learner.close()
 
