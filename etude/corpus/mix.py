@@ -8,14 +8,15 @@ position costs the same as staying. Knows nothing of training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from etude.core.errors import EtudeError
+from etude.core.token_files import Slice
 from etude.corpus.manifest import SHARDS, Manifest, load_manifest
 from etude.corpus.shards import Ids, OpenShard
 from etude.corpus.split import Side
@@ -83,16 +84,22 @@ class Mix:
 
     def take(self, tokens: int) -> list[Ids]:
         """The next pieces, `tokens` ids in all; the last one is cut to fit and its rest comes first next time."""
+        return [shard.read(start, stop) for shard, start, stop in self._places(tokens)]
+
+    def slices(self, tokens: int) -> list[Slice]:
+        """As `take`, but where the pieces lie: for processes that read them themselves."""
+        return [shard.slice(start, stop) for shard, start, stop in self._places(tokens)]
+
+    def _places(self, tokens: int) -> Iterator[Place]:
         if tokens < 1:
             raise EtudeError(f"cannot take {tokens} tokens from a mix: ask for at least one")
-        pieces: list[Ids] = []
         while tokens > 0:
             begun = [pile for pile in self._piles if pile.offset]
             # A piece that was cut goes on before anything else, so that a position is a handful of numbers.
             pile = begun[0] if begun else min(self._piles, key=lambda pile: pile.served / pile.weight)
-            pieces.append(pile.take(tokens))
-            tokens -= len(pieces[-1])
-        return pieces
+            place = pile.take(tokens)
+            tokens -= place.stop - place.start
+            yield place
 
     def position(self) -> dict[str, Any]:
         """Where we are, as small JSON."""
@@ -121,6 +128,14 @@ def _bounds(directory: Path, shard: OpenShard, unit: str) -> npt.NDArray[np.int6
     return np.append(shard.offsets[begins], shard.offsets[-1])
 
 
+class Place(NamedTuple):
+    """The ids [start, stop) of a shard."""
+
+    shard: OpenShard
+    start: int
+    stop: int
+
+
 class _Pile:
     """The pieces of one source, and how far into them we are."""
 
@@ -147,7 +162,7 @@ class _Pile:
         self._cuts = -(-lengths // sequence)
         self._first_piece = np.concatenate([[0], np.cumsum(self._cuts)])
 
-    def take(self, most: int) -> Ids:
+    def take(self, most: int) -> Place:
         """The next ids of the piece under way, at most so many."""
         count = int(self._first_piece[-1])
         epoch, place = divmod(self.pieces, count)
@@ -160,10 +175,11 @@ class _Pile:
         length = end - start
         stop = start + length * (part + 1) // parts
         start += length * part // parts + self.offset
-        ids = shard.read(start, min(stop, start + most))
-        self.served += len(ids)
-        self.offset += len(ids)
-        if start + len(ids) == stop:
+        end = min(stop, start + most)
+        taken = end - start
+        self.served += taken
+        self.offset += taken
+        if end == stop:
             self.pieces += 1
             self.offset = 0
-        return ids
+        return Place(shard, start, end)

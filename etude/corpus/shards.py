@@ -1,4 +1,4 @@
-"""Token ids on disk: plain little-endian arrays that are memory-mapped, one shard a few megabytes.
+"""Token ids on disk: plain little-endian arrays, read in slices, one shard a few megabytes.
 
 `NAME.ids` holds the ids of whole documents one after another, `NAME.offsets` where each begins (64-bit, one more
 than there are documents), `NAME.repositories` which documents begin another repository, where that is known. A shard
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from etude.core import durable
 from etude.core.errors import EtudeError
+from etude.core.token_files import Slice
 from etude.corpus.split import Side
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -112,7 +113,6 @@ class OpenShard:
         self._check_size(offsets_path, 8 * (shard.documents + 1))
         self._check_size(self._path, self._type.itemsize * shard.tokens)
         self.offsets = self._numbers("offsets", shard.offsets_hash)
-        self._ids: Ids | None = None
 
     def repositories(self) -> npt.NDArray[np.int64]:
         """The documents that each begin another repository; none where nobody wrote it down."""
@@ -131,12 +131,14 @@ class OpenShard:
 
     def read(self, start: int, end: int) -> Ids:
         """A copy of the ids in [start, end)."""
-        if self._ids is None:
-            ids = np.memmap(self._path, self._type, "r")
-            if hashlib.sha256(ids.data).hexdigest() != self._shard.ids_hash:
-                raise EtudeError(self._damaged(self._path, "is not the file that the manifest describes"))
-            self._ids = ids
-        return np.array(self._ids[start:end])
+        try:
+            return self.slice(start, end).read()
+        except EtudeError:
+            raise EtudeError(self._damaged(self._path, "is not the file that the manifest describes")) from None
+
+    def slice(self, start: int, end: int) -> Slice:
+        """Where the ids in [start, end) lie."""
+        return Slice(str(self._path.absolute()), self._type.str, self._shard.ids_hash, start, end)
 
     def _check_size(self, path: Path, size: int) -> None:
         if not path.is_file():

@@ -17,8 +17,7 @@ from etude.core.progress import track
 from etude.core.run import Run
 from etude.core.settings import ExtendSettings, PretrainSettings, RunSettings
 from etude.learn.learner import AnyLearner
-from etude.learn.pretrain import Documents, pretrain
-from etude.learn.streams import Item
+from etude.learn.pretrain import Documents, pretrain, take, to_score
 from etude.model.checkpoint.directory import outline
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -104,8 +103,8 @@ def loss_by_position(learner: AnyLearner, documents: Documents, tokens: int, mic
     seen: dict[int, int] = {}
     with track("evaluating", tokens, "tokens") as bar:
         while bar.done < tokens:
-            pieces = documents.take(min(micro_tokens, tokens - int(bar.done)))
-            for scores_T in learner.score([Item(ids, ()) for ids in pieces]):
+            pieces = take(documents, min(micro_tokens, tokens - int(bar.done)), learner.ranks)
+            for scores_T in learner.score(to_score(pieces)):
                 start, stop = 1, SHORTEST
                 while start < len(scores_T):
                     part_T = scores_T[start:stop]

@@ -20,12 +20,12 @@ from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.learn import state
 from etude.learn.background_save import BackgroundSave
-from etude.learn.drafts import drafts
+from etude.learn.drafts import Piece, drafts
 from etude.learn.loss import MicroBatch, Tally, packed
 from etude.learn.optim import Optimiser
 from etude.learn.packing import can_share, families, ordered, pack
 from etude.learn.schedule import rate
-from etude.learn.streams import Batch, Floats, Ids, Item
+from etude.learn.streams import Batch, Floats, Item
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
 from etude.model.lora_linear import copy_trained
@@ -38,6 +38,7 @@ class AnyLearner(Protocol):
 
     total_steps: int
     optim: OptimSettings
+    ranks: int
 
     @property
     def steps(self) -> int: ...
@@ -58,7 +59,7 @@ class AnyLearner(Protocol):
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]: ...
 
-    def drafts(self, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]: ...
+    def drafts(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]: ...
 
     def step(self) -> dict[str, float]: ...
 
@@ -85,6 +86,8 @@ class Trained(Protocol):
 
 class Learner:
     """Trains the parameters of `decoder` that require a gradient. `frozen` are reference weights for twins."""
+
+    ranks = 1
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class Learner:
         self.replicas.run(work, self._shares([len(item.tokens_T) for item in items]))
         return [scores[i] for i in range(len(items))]
 
-    def drafts(self, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
+    def drafts(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
         """How the drafts of the MTP heads fare on text (learn/drafts.py)."""
         return drafts(self.decoder, pieces)
 

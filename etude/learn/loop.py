@@ -20,8 +20,10 @@ from etude.core.progress import track
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.core.settings import PretrainSettings, SftSettings
+from etude.core.token_files import Slice
 from etude.learn.learner import AnyLearner
-from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
+from etude.learn.parallel.texts import Text, Texts, labelled_item
+from etude.learn.streams import Batch, Floats, Ids
 from etude.model.config import ModelConfig
 from etude.tokens.dialect import Dialect
 from etude.tokens.text_tokenizer import TextTokenizer
@@ -31,7 +33,10 @@ HOPELESS = 10  # skipped steps before a run in which most are skipped gives up
 
 @dataclass(frozen=True)
 class Draw:
-    """One step's batch: its loss is the mean over `predicted` tokens, which stand for `bytes` of text."""
+    """One step's batch: its loss is the mean over `predicted` tokens, which stand for `bytes` of text.
+
+    Where those who read the batch count them, the metrics have `text_bytes` instead.
+    """
 
     batch: Batch
     predicted: int
@@ -49,14 +54,15 @@ def labelled(
     they learn alone.
     """
     predicted = sum(float(counts_T[1:].sum(dtype=np.float64)) for _, counts_T in pieces)
-    items = []
-    for tokens_T, counts_T in pieces:
-        weight_T = (counts_T / max(1.0, predicted)).astype(np.float32)
-        streams = [Stream("main", weight_T, Label(tokens_T))] if main else []
-        streams += [Stream(head, np.float32(share) * weight_T, MainHead()) for head, share in heads]
-        items.append(Item(tokens_T, streams))
+    items = [labelled_item(tokens_T, counts_T, predicted, heads, main) for tokens_T, counts_T in pieces]
     size = sum(float(sizes_V[tokens_T[1:]] @ counts_T[1:]) for tokens_T, counts_T in pieces)
     return Draw(Batch(items), round(predicted), round(size))
+
+
+def labelled_texts(texts: Sequence[Text], heads: Sequence[tuple[str, float]], sizes: Slice, main: bool = True) -> Draw:
+    """As `labelled` of what lies in files: each rank reads its own, and counts the bytes."""
+    predicted = sum(float(np.float32(text.weight)) * text.counted for text in texts)
+    return Draw(Batch(Texts(texts, heads, main, predicted, sizes)), round(predicted), 0)
 
 
 def trained_heads(config: ModelConfig, settings: PretrainSettings | SftSettings) -> list[tuple[str, float]]:
@@ -166,7 +172,7 @@ def train(
             drawn = draw()
             metrics = learner.forward_backward(drawn.batch)
             report = learner.step()
-            speed = sum(len(item.tokens_T) for item in drawn.batch.items) / (time.perf_counter() - began)
+            speed = metrics["forward_tokens"] / (time.perf_counter() - began)
             # Some skipped steps are bad luck; if they are most of them, nothing is being learnt.
             if learner.skipped > max(HOPELESS, learner.steps // 2):
                 raise EtudeError(
@@ -175,7 +181,8 @@ def train(
                 )
             loss = metrics.get("label_loss", metrics["loss"])
             if "label_loss" in metrics:
-                report |= {"loss": loss, "bits_per_byte": bits_per_byte(loss * drawn.predicted, drawn.bytes)}
+                size = round(metrics.get("text_bytes", drawn.bytes))
+                report |= {"loss": loss, "bits_per_byte": bits_per_byte(loss * drawn.predicted, size)}
             report |= {"mtp_loss": metrics["mainhead_loss"]} if "mainhead_loss" in metrics else {}
             if time_budget is not None:
                 report["seconds"] = round(time_budget.fit(), 4)

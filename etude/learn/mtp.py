@@ -17,16 +17,15 @@ from torch import Tensor
 from etude.core.cluster_settings import LearnerRanks
 from etude.core.run import Run
 from etude.core.settings import MtpSettings, PretrainSettings, RunSettings
-from etude.learn.drafts import drafts
+from etude.learn.drafts import Piece, drafts
 from etude.learn.learner import AnyLearner
-from etude.learn.pretrain import Documents, pretrain
-from etude.learn.streams import Ids
+from etude.learn.pretrain import Documents, pretrain, take
 from etude.model.checkpoint.outlines import draw_outline
 from etude.model.decoder import Decoder
 
 STAGE = "mtp"
 
-Drafted = Callable[[Sequence[Ids]], tuple[Tensor, Tensor]]
+Drafted = Callable[[Sequence[Piece]], tuple[Tensor, Tensor]]
 
 
 def attach(decoder: Decoder, heads: int, seed: int) -> Decoder:
@@ -65,7 +64,8 @@ def train_heads(
     def measure(learner: AnyLearner) -> dict[str, float]:
         assert held_out is not None
         held_out.seek(first)
-        return acceptance(learner.decoder, held_out, settings.eval_tokens, settings.micro_tokens, learner.drafts)
+        tokens, micro = settings.eval_tokens, settings.micro_tokens
+        return acceptance(learner.decoder, held_out, tokens, micro, learner.drafts, learner.ranks)
 
     taken = {name: value for name, value in vars(settings).items() if name not in ("model", "heads")}
     return pretrain(
@@ -84,7 +84,12 @@ def train_heads(
 
 
 def acceptance(
-    decoder: Decoder, documents: Documents, tokens: int, micro_tokens: int, drafted: Drafted | None = None
+    decoder: Decoder,
+    documents: Documents,
+    tokens: int,
+    micro_tokens: int,
+    drafted: Drafted | None = None,
+    ranks: int = 1,
 ) -> dict[str, float]:
     """How the drafts of each head would fare on the next `tokens` of the documents, each behind the true text.
 
@@ -97,7 +102,7 @@ def acceptance(
     kept, agreed, seen = [0.0] * heads, [0.0] * heads, [0] * heads
     length = 0.0
     while tokens > 0:
-        pieces = documents.take(min(micro_tokens, tokens))
+        pieces = take(documents, min(micro_tokens, tokens), ranks)
         tokens -= sum(map(len, pieces))
         # In a piece this short the deepest head predicts nothing.
         chance_ET, agree_ET = drafted([ids for ids in pieces if len(ids) > heads + 1])

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.run import Run
 from etude.core.settings import PretrainSettings, RunSettings
+from etude.core.token_files import Slice
 from etude.learn import loop
+from etude.learn.drafts import Piece, ids_of
 from etude.learn.learner import AnyLearner
 from etude.learn.lora import adapt
+from etude.learn.parallel.texts import Text, TextFiles, Texts, text_files
 from etude.learn.start_learner import start_learner
 from etude.learn.streams import Ids, Item
 from etude.model.decoder import Decoder
@@ -38,6 +41,13 @@ class Documents(Protocol):
     def position(self) -> dict[str, Any]: ...
 
     def seek(self, position: Mapping[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class InFiles(Documents, Protocol):
+    """Documents that can also say where their next pieces lie: each of several ranks then reads its own."""
+
+    def slices(self, tokens: int) -> Sequence[Slice]: ...
 
 
 def pretrain(
@@ -62,18 +72,21 @@ def pretrain(
     loses of what it knew is seen there and not in the whole. A checkpoint that is continued is evaluated before it is.
     """
     adapt(decoder, settings.lora, machine.seed)
-    with start_learner(
-        decoder,
-        settings.optim,
-        settings.steps,
-        settings.micro_tokens,
-        device=machine.device,
-        compute=machine.compute,
-        lora=settings.lora,
-        ranks=ranks,
-        threads=machine.threads,
-    ) as learner:
-        return _train(run, learner, train, held_out, settings, tokenizer, stage, main, measure, by_source)
+    with (
+        start_learner(
+            decoder,
+            settings.optim,
+            settings.steps,
+            settings.micro_tokens,
+            device=machine.device,
+            compute=machine.compute,
+            lora=settings.lora,
+            ranks=ranks,
+            threads=machine.threads,
+        ) as learner,
+        text_files(run.path / f"{stage}-texts") as files,
+    ):
+        return _train(run, learner, train, held_out, settings, tokenizer, stage, main, measure, by_source, files)
 
 
 def _train(
@@ -87,6 +100,7 @@ def _train(
     main: bool,
     measure: Callable[[AnyLearner], dict[str, float]] | None,
     by_source: Mapping[str, Documents] | None,
+    files: TextFiles,
 ) -> Path:
     text = open_tokenizer(tokenizer)
     sizes_V = loop.token_bytes(text)
@@ -96,7 +110,12 @@ def _train(
         learner.restore(saved)
         train.seek(read_position(saved))
 
+    sizes = files.sizes(sizes_V) if learner.ranks > 1 else None
+
     def draw() -> loop.Draw:
+        if sizes is not None and isinstance(train, InFiles):
+            texts = [Text.whole(ids) for ids in train.slices(settings.batch_tokens)]
+            return loop.labelled_texts(texts, heads, sizes, main)
         pieces = train.take(settings.batch_tokens)
         return loop.labelled([(ids, np.ones(len(ids), np.float32)) for ids in pieces], heads, sizes_V, main)
 
@@ -162,12 +181,25 @@ def held_out_nats(
     nats, predicted, size = 0.0, 0, 0
     with track("evaluating", settings.eval_tokens, "tokens") as bar:
         while bar.done < settings.eval_tokens:
-            pieces = documents.take(min(settings.micro_tokens, settings.eval_tokens - int(bar.done)))
-            nats -= sum(float(scores.sum(dtype=np.float64)) for scores in learner.score([Item(p, ()) for p in pieces]))
+            pieces = take(documents, min(settings.micro_tokens, settings.eval_tokens - int(bar.done)), learner.ranks)
+            nats -= sum(float(scores.sum(dtype=np.float64)) for scores in learner.score(to_score(pieces)))
             predicted += sum(len(p) - 1 for p in pieces)
-            size += sum(int(sizes_V[p[1:]].sum()) for p in pieces)
+            # On rank 0 alone: bytes are not part of a score.
+            size += sum(int(sizes_V[ids_of(p)[1:]].sum()) for p in pieces)
             bar.advance(sum(map(len, pieces)))
     return nats, predicted, size
+
+
+def take(documents: Documents, tokens: int, ranks: int) -> Sequence[Piece]:
+    """The next pieces; for several ranks only where they lie, if that is known."""
+    return documents.slices(tokens) if ranks > 1 and isinstance(documents, InFiles) else documents.take(tokens)
+
+
+def to_score(pieces: Sequence[Piece]) -> Sequence[Item]:
+    slices = [piece for piece in pieces if isinstance(piece, Slice)]
+    if slices and len(slices) == len(pieces):
+        return Texts([Text.whole(ids) for ids in slices])
+    return [Item(ids_of(piece), ()) for piece in pieces]
 
 
 def read_position(directory: Path) -> dict[str, Any]:

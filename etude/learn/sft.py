@@ -9,7 +9,7 @@ a model forgets in fine-tuning is what it no longer reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,11 @@ from etude.core.policy import Assistant, Message, User
 from etude.core.progress import track
 from etude.core.run import Run
 from etude.core.settings import RunSettings, SftSettings
-from etude.learn.loop import Draw, labelled, token_bytes, train, trained_heads
+from etude.core.token_files import Slice
+from etude.learn.loop import Draw, labelled, labelled_texts, token_bytes, train, trained_heads
 from etude.learn.lora import adapt
-from etude.learn.pretrain import POSITION, Documents, read_position
+from etude.learn.parallel.texts import Text, text_files
+from etude.learn.pretrain import POSITION, Documents, InFiles, read_position
 from etude.learn.start_learner import start_learner
 from etude.learn.streams import Floats, Ids
 from etude.model.decoder import Decoder
@@ -51,17 +53,20 @@ def sft(
     pieces = tokenise(conversations, dialect, settings.sequence, tools)
     steps = plan([len(ids) for ids, _ in pieces], settings.batch_tokens, settings.epochs, machine.seed)
     adapt(decoder, settings.lora, machine.seed)
-    with start_learner(
-        decoder,
-        settings.optim,
-        len(steps),
-        settings.micro_tokens,
-        device=machine.device,
-        compute=machine.compute,
-        lora=settings.lora,
-        ranks=ranks,
-        threads=machine.threads,
-    ) as learner:
+    with (
+        start_learner(
+            decoder,
+            settings.optim,
+            len(steps),
+            settings.micro_tokens,
+            device=machine.device,
+            compute=machine.compute,
+            lora=settings.lora,
+            ranks=ranks,
+            threads=machine.threads,
+        ) as learner,
+        text_files(run.path / f"{stage}-texts") as files,
+    ):
         saved = run.latest(stage)
         if saved is not None:
             learner.restore(saved)
@@ -69,8 +74,16 @@ def sft(
                 text.seek(read_position(saved))
         sizes_V = token_bytes(dialect)
         heads = trained_heads(decoder.config, settings)
+        # Written once: a rank that rendered its conversations itself would have to know dialect and tools.
+        several = learner.ranks > 1 and (text is None or isinstance(text, InFiles))
+        sizes, texts = (files.sizes(sizes_V), files.texts(pieces)) if several else (None, [])
 
         def draw() -> Draw:
+            if sizes is not None:
+                chosen = [texts[i] for i in steps[learner.steps]]
+                if isinstance(text, InFiles):
+                    chosen += texts_beside(chosen, text.slices(settings.batch_tokens), settings.text_share)
+                return labelled_texts(chosen, heads, sizes)
             drawn = [pieces[i] for i in steps[learner.steps]]
             if text is not None:
                 drawn += beside(drawn, text.take(settings.batch_tokens), settings.text_share)
@@ -86,10 +99,18 @@ def sft(
 
 def beside(drawn: Sequence[tuple[Ids, Floats]], text: Sequence[Ids], share: float) -> list[tuple[Ids, Floats]]:
     """Pieces of text, each token weighted so that all of them have this share of the loss of conversations and text."""
-    own = sum(float(own_T[1:].sum()) for _, own_T in drawn)
-    there = sum(len(ids) - 1 for ids in text)
-    weight = own * share / (1 - share) / max(1, there)
+    weight = _weight_beside(sum(float(own_T[1:].sum()) for _, own_T in drawn), text, share)
     return [(np.asarray(ids, np.int64), np.full(len(ids), weight, np.float32)) for ids in text]
+
+
+def texts_beside(chosen: Sequence[Text], text: Sequence[Slice], share: float) -> list[Text]:
+    """As `beside`, of what lies in files."""
+    weight = _weight_beside(sum(each.counted for each in chosen), text, share)
+    return [Text.whole(ids, weight) for ids in text]
+
+
+def _weight_beside(own: float, text: Sequence[Sized], share: float) -> float:
+    return own * share / (1 - share) / max(1, sum(len(ids) - 1 for ids in text))
 
 
 def tokenise(

@@ -18,12 +18,14 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.core.transport import Frame, pack, unpack, write_frame
+from etude.learn.drafts import Piece
 from etude.learn.parallel import checkpoint
 from etude.learn.parallel.item_checks import check_teachers
 from etude.learn.parallel.manifest import Manifest
 from etude.learn.parallel.messages import Pieces, Place, RankSpec, Refused, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
-from etude.learn.streams import Batch, Floats, Ids, Item
+from etude.learn.parallel.texts import Texts
+from etude.learn.streams import Batch, Floats, Item
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class LeadLearner:
         ranks.join(spec)
         sources = {"live": decoder} | ({"frozen": frozen} if frozen is not None else {})
         self._learner = self._guarded("start", lambda: RankLearner(spec, sources))
-        self.micro_tokens = spec.micro_tokens
+        self.micro_tokens, self.ranks = spec.micro_tokens, spec.layout.ranks
 
     @property
     def decoder(self) -> Decoder:
@@ -84,6 +86,8 @@ class LeadLearner:
         return self._learner.skipped
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
+        if isinstance(batch.items, Texts):
+            return self.forward_backward_files(Manifest.of(batch))
         check_teachers(batch.items, self._learner.config, self.weights)
         manifest, items = Manifest.of(batch), batch.items
         return self._all("forward_backward", manifest, lambda: self._learner.forward_backward(manifest, items))
@@ -93,6 +97,8 @@ class LeadLearner:
         return self._all("forward_backward", batch, lambda: self._learner.forward_backward(batch))
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
+        if isinstance(items, Texts):
+            return self.score_files(Manifest.of(Batch(items)), weights)
         check_teachers(items, self._learner.config, self.weights)
         order = ScoreOrder(Manifest.of(Batch(items)), weights)
         return self._all("score", order, lambda: self._learner.score(order.batch, weights, items))
@@ -101,9 +107,9 @@ class LeadLearner:
         """As `score` of the items that lie there; each rank opens its own."""
         return self._all("score", ScoreOrder(batch, weights), lambda: self._learner.score(batch, weights))
 
-    def drafts(self, pieces: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+    def drafts(self, pieces: Sequence[Piece]) -> tuple[Tensor, Tensor]:
         """As of one rank; every rank computes all of it, since an evaluation is short."""
-        return self._all("drafts", Pieces(pieces), lambda: self._learner.drafts(pieces))
+        return self._all("drafts", Pieces.of(pieces), lambda: self._learner.drafts(pieces))
 
     def step(self) -> dict[str, float]:
         return self._all("step", StepOrder(self.optim.lr, self.total_steps), self._learner.step)
@@ -195,7 +201,7 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
         order = told(ScoreOrder)
         learner.score(order.batch, order.weights)
     elif verb == "drafts":
-        learner.drafts(told(Pieces).pieces)
+        learner.drafts(told(Pieces).all())
     elif verb == "step":
         step = told(StepOrder)
         learner.set_rate(step.lr)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.core.transport import PREFIX_BYTES, pack, read_frame, read_prefix, unpack, write_frame
+from etude.learn.parallel.texts import Texts
 from etude.learn.streams import Batch, Correction, Item, Twin
 
 
@@ -46,21 +47,41 @@ class Entry:
         depth = max((stream.depth for stream in heard), default=0)
         return cls(len(item.tokens_T), item.room, item.computed_tokens, depth, teachers)
 
+    @classmethod
+    def of_text(cls, texts: Texts, number: int) -> Entry:
+        """As `of` the item that it becomes, without reading it."""
+        tokens, depths = len(texts.texts[number].ids), texts.depths(number)
+        return cls(tokens, tokens, tokens if depths else 0, max(depths, default=0), [])
+
 
 @dataclass(frozen=True)
 class Manifest:
     items: Sequence[Entry]
     correction: Correction
     folder: str = ""
+    texts: Texts | None = None  # where the items are made of slices of files, in place of files of their own
 
     @classmethod
     def of(cls, batch: Batch) -> Manifest:
-        """Of items in memory."""
+        """Of items in memory, or of texts that lie in files."""
+        if isinstance(texts := batch.items, Texts):
+            entries = [Entry.of_text(texts, number) for number in range(len(texts))]
+            return cls(entries, batch.correction, texts=texts)
         return cls([Entry.of(item) for item in batch.items], batch.correction)
+
+    @property
+    def in_files(self) -> bool:
+        """Whether each rank opens its own items; else rank 0 sends them."""
+        return bool(self.folder) or self.texts is not None
 
     def open(self, number: int) -> Item:
         """An item from its file; one that is gone, changed or outside the folder is refused."""
         entry = self.items[number]
+        if self.texts is not None:
+            item = self.texts[number]
+            if Entry.of(item) != entry:
+                raise EtudeError(f"the sequence of {self.texts.texts[number].ids} is not what its manifest says")
+            return item
         if entry.file in ("", ".", "..") or "/" in entry.file or "\0" in entry.file:
             raise EtudeError(f"{entry.file!r} is no name of an item's file")
         path = Path(self.folder) / entry.file

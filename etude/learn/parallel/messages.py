@@ -11,6 +11,8 @@ import torch
 
 from etude.core.errors import EtudeError
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
+from etude.core.token_files import Slice
+from etude.learn.drafts import Piece, ids_of
 from etude.learn.loss import Tally
 from etude.learn.parallel.layout import Layout
 from etude.learn.parallel.manifest import Manifest
@@ -48,9 +50,20 @@ class ScoreOrder:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Sequences that every rank computes."""
+    """Sequences that every rank computes: those that lie in files, or all of them."""
 
+    slices: Sequence[Slice]
     pieces: Sequence[Ids]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Pieces:
+        slices = [piece for piece in pieces if isinstance(piece, Slice)]
+        if len(slices) == len(pieces):
+            return cls(slices, [])
+        return cls([], [ids_of(piece) for piece in pieces])
+
+    def all(self) -> Sequence[Piece]:
+        return [*self.slices, *self.pieces]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from etude.core.process import return_large_blocks
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, unpack, write_frame
 from etude.core.transport import pack as packed_message
 from etude.learn.background_save import BackgroundSave
-from etude.learn.drafts import drafts
+from etude.learn.drafts import Piece, drafts
 from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.packing import pack
@@ -39,7 +39,7 @@ from etude.learn.parallel.messages import RankSpec, Refused, ScoredShare, Share,
 from etude.learn.parallel.rounds import RankMicroBatch, Round, score_items
 from etude.learn.parallel.shard_optimiser import ShardOptimiser
 from etude.learn.schedule import rate
-from etude.learn.streams import Floats, Ids, Item
+from etude.learn.streams import Floats, Item
 from etude.model.checkpoint.directory import outline
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -94,7 +94,11 @@ class RankLearner:
             RankMicroBatch(chosen, batch.correction, self.weights, tally, needs).backward()
         gathered = self.host.gather(write_frame(packed_message(TallyShare.of(tally))))
         tallies = [unpack(TallyShare, frame_of(share)).tally() for share in gathered]
-        return {"forward_tokens": sum(entry.computed for entry in batch.items)} | Tally(tallies).metrics()
+        found = {"forward_tokens": sum(entry.computed for entry in batch.items)} | Tally(tallies).metrics()
+        if (texts := batch.texts) is not None and texts.sizes is not None:
+            # Ranks that compute a sequence together have all read it.
+            found["text_bytes"] = self.host.total([texts.bytes_of(items)])[0] / self.spec.layout.context
+        return found
 
     def score(self, batch: Manifest, weights: str, held: Sequence[Item] | None = None) -> list[Floats]:
         """As of one rank, on rank 0."""
@@ -112,7 +116,7 @@ class RankLearner:
             found |= dict(zip(scored.numbers_I.tolist(), scored.scores, strict=True))
         return [found[i] for i in range(len(batch.items))] if gathered else []
 
-    def drafts(self, pieces: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+    def drafts(self, pieces: Sequence[Piece]) -> tuple[Tensor, Tensor]:
         found = drafts(self.decoder, pieces)
         let_go(self.decoder)
         return found
@@ -199,7 +203,7 @@ class RankLearner:
         """This rank's items by number: opened here, or sent by rank 0, who has them all."""
         numbers = [[i for micro in share for i in micro] for share in shares]
         mine = numbers[self.meshes.data_rank]
-        if batch.folder:
+        if batch.in_files:
             return self._opened(batch, mine)
         if held is None:
             return dict(zip(mine, unpack(Share, frame_of(self.host.scatter(None))).items, strict=True))
