@@ -24,7 +24,8 @@ def both(split: str, seed: str, invented: float) -> str:
 # A hard task takes three times the turns and tokens. Demonstrations think, and read again what they wrote, half of the
 # time: work that can be left out.
 ROOM = ("harness.limits.turns=14", "harness.limits.sampled_tokens=460", "harness.limits.context_tokens=1024")
-ROOM += ("sft.sequence=1024", "sft.micro_tokens=1024", "sft.batch_tokens=2048", "engine.max_length=1088")
+# The longest demonstration of three seeds has 1,128 tokens.
+ROOM += ("sft.sequence=1280", "sft.micro_tokens=1280", "sft.batch_tokens=2560", "engine.max_length=1088")
 HABITS = "demos.habits={think=0.5, look=0.0, together=0.0, slip=0.0, whole=0.0, check=0.0, report=0.0, verify=0.5}"
 DEMOS = (f"demos.tasks={both('train', '0', 0.7)}", "demos.count=1200", HABITS, "demos.habits.one_by_one=1.0")
 EFFORT = tuned("effort", *DEMOS, *ROOM, minutes=4)

@@ -246,7 +246,7 @@ def test_nothing_is_left_when_a_client_or_a_host_is_killed(tmp_path: Path) -> No
         servers = [start(SERVER, str(tmp_path / name), str(tmp_path / f"{name}-store"), TOKEN) for name in "ab"]
         client = start(CLIENT, str(tmp_path / "a"), str(tmp_path / "other"), TOKEN, of_client)
         try:
-            await until(3, of_client)
+            await until(4, of_client)  # its three programs, and its own command line, which names them
             client.send_signal(signal.SIGKILL)
             await until(0, of_client)
             addresses = [str(tmp_path / name) for name in "ab"]
