@@ -168,7 +168,10 @@ class SandboxHost:
 
     def turns(self, threads: int, then: Callable[[], None]) -> None:
         """So many threads have their turn, one after another."""
-        self._clock.call_later(threads * self._processors.turn(), then)
+        if wait := threads * self._processors.turn():
+            self._clock.call_later(wait, then)
+        else:
+            then()
 
 
 class SimulatedRollout:

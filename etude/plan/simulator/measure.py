@@ -121,7 +121,7 @@ def _of_steps(rows: Sequence[dict[str, Any]], spent: float) -> list[float]:
     root_33 = np.linalg.cholesky(products_33)
     found = not_negative(root_33.T, np.linalg.solve(root_33, wanted_3), weighted=False)
     # The rest of its process hands tokens over.
-    return [each * spent / wanted_3[0] for each in found]
+    return [float(each * spent / wanted_3[0]) for each in found]
 
 
 def learner_times(rows: Sequence[dict[str, Any]], spent: npt.NDArray[np.float64], probe_tokens: int) -> LearnerTimes:
