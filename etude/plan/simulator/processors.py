@@ -76,16 +76,16 @@ class _Timer:
 class WorkClock:
     """Work done since the start by whoever is always at it, at a speed that changes; and alarms by it."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._work, self._since = 0.0, self._loop.time()
+    def __init__(self, time: Callable[[], float], call_at: Callable[[float, Callable[[], None]], Alarm]) -> None:
+        self._time, self._call_at = time, call_at  # of the clock that this one is slower than
+        self._work, self._since = 0.0, time()
         self._timers: list[tuple[float, int, _Timer]] = []
         self._number = count()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
         self._speed = 1.0
 
     def now(self) -> float:
-        return self._work + (self._loop.time() - self._since) * self._speed
+        return self._work + (self._time() - self._since) * self._speed
 
     def at(self, when: float, callback: Callable[[], None]) -> Alarm:
         timer = _Timer(callback)
@@ -97,7 +97,7 @@ class WorkClock:
     def goes_at(self, speed: float) -> None:
         # One of thousands of threads is not worth a new alarm.
         if abs(speed - self._speed) > SAME * self._speed:
-            self._work, self._since = self.now(), self._loop.time()
+            self._work, self._since = self.now(), self._time()
             self._speed = speed
             self._arm()
 
@@ -107,7 +107,7 @@ class WorkClock:
             self._alarm = None
         if self._timers:
             left = max(0.0, self._timers[0][0] - self.now())
-            self._alarm = self._loop.call_later(left / self._speed, self._ring)
+            self._alarm = self._call_at(self._time() + left / self._speed, self._ring)
 
     def _ring(self) -> None:
         now = self.now() + NEAR
@@ -126,7 +126,8 @@ class SharedCores(WorkClock):
     """
 
     def __init__(self, cores: float, others: float = 0.0, by_session: bool = False) -> None:
-        super().__init__()
+        loop = asyncio.get_running_loop()
+        super().__init__(loop.time, loop.call_at)
         self._cores, self._alone, self._by_session = cores, others, by_session
         self._sessions: list[_Session] = []
         self._busy: Counter[int] = Counter()  # sessions of several threads, by how many of those want to compute
@@ -166,15 +167,16 @@ class SharedCores(WorkClock):
                 break
             left, sharing = left - threads * sessions, sharing - sessions
         if abs(most - self._most) > SAME * most or math.isinf(most) != math.isinf(self._most):
-            self._most = most
+            before, self._most = self._most, most
             self.goes_at(min(1.0, most))
-            for each in self._sessions:
+            # With less than a core for each, sessions are slower by as much as single threads, which is their clock.
+            for each in self._sessions if max(before, most) > 1 else ():
                 each.share(most)
 
 
 class _Session(WorkClock):
     def __init__(self, cores: SharedCores) -> None:
-        super().__init__()
+        super().__init__(cores.now, cores.at)
         self.threads, self._cores = 0, cores
 
     def runnable(self, change: int) -> None:
@@ -188,7 +190,7 @@ class _Session(WorkClock):
         return self
 
     def share(self, most: float) -> None:
-        self.goes_at(min(1.0, most / max(1, self.threads)))
+        self.goes_at(min(1.0, most / max(1, self.threads)) / min(1.0, most))
 
 
 class Queue:
