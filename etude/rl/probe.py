@@ -60,7 +60,7 @@ class RealTokens:
         """For the step's metrics."""
         if not self.tokens:
             return {"real_tokens": 0}
-        found = {"real_tokens": self.tokens, "real_scored": self.scored}
+        found: dict[str, float] = {"real_tokens": self.tokens, "real_scored": self.scored}
         found |= {"real_mean": self.mean, "real_p99": self.p99, "real_max": self.max}
         return found | {"real_k3": self.k3} | {f"real_mean_{start}": v for start, v in self.by_position.items()}
 
