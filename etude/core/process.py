@@ -76,3 +76,19 @@ def available_cores() -> int:
     except (OSError, ValueError):
         pass
     return max(1, cores)
+
+
+def shared_by_session() -> bool:
+    """Whether the system shares cores evenly between sessions of processes, and not between threads.
+
+    Linux does so (`sched_autogroup_enabled`) with processes that are in no control group for processors.
+    """
+    try:
+        on = Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+        groups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    except (OSError, ValueError):
+        return False
+    first = [path for names, path in groups.items() if "cpu" in names.split(",")]
+    # Only the root of all groups has no type; that of a container looks like it otherwise.
+    root = groups.get("", "/") == "/" and not Path("/sys/fs/cgroup/cgroup.type").exists()
+    return on and (first == ["/"] if first else root)

@@ -7,6 +7,7 @@ Single-threaded and synchronous: whoever owns an engine calls `step` again and a
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse
 from etude.engine.runner import Read, RowRunner, Runner
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.engine.speculate import SpeculatingRunner
+from etude.engine.step_costs import StepCosts
 from etude.model.decoder import Decoder
 from etude.model.packed_forward import Packed
 
@@ -73,7 +75,7 @@ class Engine:
         self.cache = self.runner.cache
         self.pool = BlockPool(settings.cache_tokens // settings.block_tokens, settings.block_tokens)
         self.scheduler = Scheduler(settings, self.pool, self.cache)
-        self.counts = Counts()
+        self.counts, self.costs = Counts(), StepCosts()
         self.paused = False
         self.pinned: Engine | None = None  # another version, kept for those who ask for it by name
         self._first = first  # number of the first request
@@ -184,6 +186,8 @@ class Engine:
         Where the runner allows, a step is launched before the one before it is read: whoever turns out to have
         finished there is computed once more, for nothing.
         """
+        began, steps = time.thread_time(), self.counts.steps
+        computed, sampled = self.counts.computed_tokens, self.counts.sampled_tokens
         if not self.paused:
             chunks = self.scheduler.plan(self.version)
             # None: a block is missing, and who gives one back is known only when the steps under way are read
@@ -197,6 +201,10 @@ class Engine:
                 self._settle()
         if self.pinned is not None and self.pinned.busy:
             self._done += self.pinned.step()
+        if self.counts.steps > steps:
+            rows = self.counts.sampled_tokens - sampled
+            prompts = max(0, self.counts.computed_tokens - computed - rows)
+            self.costs.add(time.thread_time() - began, rows, prompts)
         done, self._done = self._done, []
         return done
 
@@ -227,6 +235,7 @@ class Engine:
     def stats(self) -> dict[str, int | float | str | bool]:
         return {
             **asdict(self.counts),
+            **asdict(self.costs),
             "version": str(self.version),
             "pinned": str(self.pinned.version) if self.pinned is not None else "",
             "paused": self.paused,

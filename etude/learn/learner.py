@@ -116,18 +116,22 @@ class Learner:
         # Kernels of a GPU take whole sequences; routers count every token of everybody.
         on_cpu = self.decoder.lm_head.weight.device.type == "cpu" and self.decoder.share is None
         shared = on_cpu and not self.decoder.config.num_experts and can_share(items)
+        spared: list[int] = []  # tokens of each micro-batch that were computed for another item of it
 
         def work(decoder: Decoder, micro_batches: list[list[int]]) -> Tally:
             tally = Tally()
             for micro in micro_batches:
                 chosen, weights = [items[i] for i in micro], self.weights | {"live": decoder}
                 order, common = ordered(chosen) if shared else (range(len(chosen)), ())
+                spared.append(sum(common))
                 MicroBatch([chosen[i] for i in order], batch.correction, weights, tally, common).backward()
             return tally
 
         tallies = self.replicas.run(work, self._shares_of(items, shared))
         self.replicas.gather()
-        return {"forward_tokens": sum(item.computed_tokens for item in items)} | Tally(tallies).metrics()
+        found: dict[str, float] = {"forward_tokens": sum(item.computed_tokens for item in items)}
+        found |= {"shared_tokens": sum(spared)} if any(spared) else {}
+        return found | Tally(tallies).metrics()
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probability of each token at its item's temperature; the first token has none: 0.0."""

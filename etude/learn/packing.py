@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from etude.learn.streams import Item, Label, Sampled
 
@@ -72,13 +74,17 @@ def ordered(items: Sequence[Item]) -> tuple[list[int], list[int]]:
     order = sorted(range(len(items)), key=keys.__getitem__)
     common = [0] * len(items)
     for place, (before, here) in enumerate(pairwise(order), start=1):
-        a_T, b_T = items[before].tokens_T, items[here].tokens_T
-        most = min(len(a_T), len(b_T))
-        unlike = np.flatnonzero(a_T[:most] != b_T[:most])
-        alike = int(unlike[0]) if len(unlike) else most
+        alike = begin_alike(items[before].tokens_T, items[here].tokens_T)
         if alike >= LEAST and items[before].temperature == items[here].temperature:
             common[place] = alike
     return order, common
+
+
+def begin_alike(a_T: npt.NDArray[Any], b_T: npt.NDArray[Any]) -> int:
+    """How many leading tokens two sequences have in common."""
+    most = min(len(a_T), len(b_T))
+    unlike = np.flatnonzero(a_T[:most] != b_T[:most])
+    return int(unlike[0]) if len(unlike) else most
 
 
 def families(items: Sequence[Item], budget: int) -> list[Family]:

@@ -25,7 +25,11 @@ from etude.policies.engine_client import EngineClient
 from etude.policies.placement import Placement
 
 LOOK = 0.2  # seconds between two tries to bring an engine to a version
-WORK = ("steps", "computed_tokens", "sampled_tokens", "cached_tokens")  # of an engine's own counts
+# Of an engine's own counts, and of its steps (engine/step_costs.py).
+WORK = (
+    *("steps", "computed_tokens", "sampled_tokens", "cached_tokens"),
+    *("step_seconds", "seconds_rows", "seconds_prompts", "rows_rows", "rows_prompts", "prompts_prompts"),
+)
 TIMES = 10  # connections to one engine that may be lost in a row
 
 

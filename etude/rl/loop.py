@@ -52,7 +52,7 @@ RUNAWAY_STEPS = 3  # one batch may be odd
 REMEMBERED = 1000  # newest steps without an update: more than any token may be old
 FROM_LEARNER = (
     *("loss", "entropy", "drift_mean", "drift_p50", "drift_p99", "drift_max", "k1", "k2", "k3"),
-    *("grad_norm", "update_rms", "lr", "skipped"),
+    *("grad_norm", "update_rms", "lr", "skipped", "shared_tokens"),
 )
 FROM_TWINS = ("twins", "twins_filtered", "twin_change", "twin_kl", "twin_loss")
 FROM_CHAIN = ("publish_bytes", "publish_density")
@@ -97,7 +97,7 @@ class Training:
         self.runaway = 0  # likewise, with a policy far from the one that sampled
         self.branches = self.journal.branches()
         self.trained_tasks, self.no_passes = TrainedTasks(self.run.path), NoPasses(self.run.path)
-        self.clock, self.engine_work = Clock(self._pids()), Deltas()
+        self.clock, self.engine_work, self.sandbox_work = Clock(self._pids()), Deltas(), Deltas()
         self.watches = [self.tasks.create_task(self._watch(self.learner.child))]
         for supervisor in self.supervisors:
             self._watch_over(supervisor)
@@ -229,6 +229,7 @@ class Training:
         self.clock.wait("learner", self.dispatcher.idle_seconds())
         row |= self.clock.row(self.learner.busy_seconds)
         row |= self.engine_work.row(await self.environment.engine.work())
+        row |= self.sandbox_work.row(getattr(self.environment.host, "spent", {}))
         self.run.log(STAGE, self.step, **row)
         display.step(row)
         heard = self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups)

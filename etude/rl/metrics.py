@@ -200,6 +200,7 @@ class Clock:
         self._waits = {"data": 0.0, "learner": 0.0, "probe": 0.0}
         self._at = time.monotonic()
         self._used, self._machine = self._processors(), machine_seconds()
+        self._launchers = self._launcher_seconds()
         self._learner = 0.0
 
     def wait(self, name: str, seconds: float) -> None:
@@ -221,7 +222,10 @@ class Clock:
         ours = sum(max(0.0, used[name] - self._used[name]) for name in used)
         # What other programs of this machine took: without it nobody can say afterwards why a step was slow.
         found["cpu_others"] = max(0.0, machine - self._machine - ours) / wall
-        found["cores"] = process.available_cores()
+        if "sandboxes" in self._pids:
+            launchers, self._launchers = self._launchers, self._launcher_seconds()
+            found["launcher_busy"] = max(0.0, self._launchers - launchers) / wall
+        found["cores"], found["by_session"] = process.available_cores(), float(process.shared_by_session())
         for name, pids in self._pids.items():
             facts = [held(pid) for pid in pids()]
             found[f"mb_{name}"], found[f"files_{name}"] = sum(mb for mb, _ in facts), sum(files for _, files in facts)
@@ -231,6 +235,11 @@ class Clock:
 
     def _processors(self) -> dict[str, float]:
         return {name: sum(map(processor_seconds, pids())) for name, pids in self._pids.items()}
+
+    def _launcher_seconds(self) -> float:
+        """Of the processes that start sandboxes, without what they started."""
+        pids = self._pids.get("sandboxes", lambda: ())()
+        return sum(processor_seconds(pid, children=False) for pid in pids)
 
 
 def _only(pid: int) -> Sequence[int]:
@@ -246,14 +255,14 @@ def held(pid: int) -> tuple[float, int]:
         return 0.0, 0
 
 
-def processor_seconds(pid: int) -> float:
-    """Processor time of a process and its ended children so far; 0 where the system does not say."""
+def processor_seconds(pid: int, children: bool = True) -> float:
+    """Processor time of a process, and of its ended children, so far; 0 where the system does not say."""
     try:
         # A process's name may hold blanks and brackets, so the fields are counted from behind it.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / _TICKS
+    return sum(map(int, fields[11 : 15 if children else 13])) / _TICKS
 
 
 def machine_seconds() -> float:

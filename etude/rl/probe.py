@@ -54,12 +54,14 @@ class RealTokens:
     k3: float
     by_position: dict[int, float]  # first position of a bin -> mean difference in it
     worst: float = 0.0  # the largest of these means, of bins with enough tokens for one
+    scored: int = 0  # tokens of the segments that they stand in
 
     def row(self) -> dict[str, float]:
         """For the step's metrics."""
         if not self.tokens:
             return {"real_tokens": 0}
-        found = {"real_tokens": self.tokens, "real_mean": self.mean, "real_p99": self.p99, "real_max": self.max}
+        found: dict[str, float] = {"real_tokens": self.tokens, "real_scored": self.scored}
+        found |= {"real_mean": self.mean, "real_p99": self.p99, "real_max": self.max}
         return found | {"real_k3": self.k3} | {f"real_mean_{start}": v for start, v in self.by_position.items()}
 
 
@@ -186,4 +188,5 @@ async def real_tokens(
     apart = np.abs(ours.astype(np.float64) - theirs)
     by_position = {int(start): float(apart[bins == start].mean()) for start in np.unique(bins)}
     enough = [mean for start, mean in by_position.items() if (bins == start).sum() >= ENOUGH]
-    return RealTokens(len(ours), **differences(ours, theirs), by_position=by_position, worst=max(enough, default=0.0))
+    worst, scored = max(enough, default=0.0), sum(map(len, scores))
+    return RealTokens(len(ours), **differences(ours, theirs), by_position=by_position, worst=worst, scored=scored)

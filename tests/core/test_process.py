@@ -2,6 +2,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,24 @@ assert (torch.tensor([1e-40]) * 1.0).item() == 0.0
 
 def test_all_cores_are_those_we_may_use():
     assert 1 <= process.available_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("switch", "groups", "found"),
+    [
+        ("1\n", "3:cpuset:/x\n1:cpu,cpuacct:/\n0::/\n", True),
+        ("1\n", "1:cpu,cpuacct:/docker/4\n0::/\n", False),
+        ("0\n", "1:cpu:/\n", False),
+        ("1\n", "0::/user.slice\n", False),
+        ("1\n", "nonsense", False),
+    ],
+)
+def test_cores_are_shared_by_session_outside_of_control_groups(
+    switch: str, groups: str, found: bool, monkeypatch: pytest.MonkeyPatch
+):
+    texts = {"/proc/sys/kernel/sched_autogroup_enabled": switch, "/proc/self/cgroup": groups}
+    monkeypatch.setattr(Path, "read_text", lambda path: texts[str(path)])
+    assert process.shared_by_session() is found
 
 
 def test_an_allocator_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch):

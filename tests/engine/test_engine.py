@@ -288,3 +288,20 @@ def test_a_decoder_that_has_sampled_can_be_trained(
     hidden = own_decoder(torch.arange(10), torch.arange(10), PackedAttend([10]))
     own_decoder.logits(hidden).logsumexp(-1).sum().backward()
     assert all(parameter.grad is not None for parameter in own_decoder.parameters())
+
+
+def test_what_steps_took_is_summed_with_who_was_in_them(
+    engine: Engine, finish: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, int, int]] = []
+    add = engine.costs.add
+    monkeypatch.setattr(engine.costs, "add", lambda *step: (seen.append(step), add(*step)))
+    for number in range(5):
+        engine.submit(prompt(number, 20), Sampling(max_tokens=3 + number, temperature=0.0))
+    finish(engine)
+    counts, stats = engine.counts, engine.stats()
+    assert len(seen) == counts.steps and all(seconds > 0 for seconds, _, _ in seen)
+    assert sum(rows for _, rows, _ in seen) == counts.sampled_tokens == 25
+    assert sum(prompts for _, _, prompts in seen) == counts.computed_tokens - counts.sampled_tokens
+    assert stats["rows_rows"] == sum(rows * rows for _, rows, _ in seen)
+    assert stats["step_seconds"] == pytest.approx(sum(seconds for seconds, _, _ in seen))

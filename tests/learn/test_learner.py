@@ -90,20 +90,22 @@ def test_beginnings_in_common_are_computed_once_with_the_gradient_of_whole_items
         items.append(Item(ids, [stream], 0.7 if place == 3 else 1.0))
     correction = Correction("truncate", level, 0.5, 2.0)  # type: ignore[arg-type]
 
-    def trained(batches: list[Batch]) -> tuple[dict[str, torch.Tensor], float]:
+    def trained(batches: list[Batch]) -> tuple[dict[str, torch.Tensor], float, float]:
         learner = Learner(make_decoder(1), OptimSettings(), 10, 700)
-        loss = sum(learner.forward_backward(batch)["loss"] for batch in batches)
-        return {name: p.grad for name, p in learner.decoder.named_parameters() if p.grad is not None}, loss
+        found = [learner.forward_backward(batch) for batch in batches]
+        gradients = {name: p.grad for name, p in learner.decoder.named_parameters() if p.grad is not None}
+        return gradients, sum(each["loss"] for each in found), sum(each.get("shared_tokens", 0) for each in found)
 
-    alone, expected = trained([Batch([item], correction) for item in items])
+    alone, expected, _ = trained([Batch([item], correction) for item in items])
     computed: list[int] = []
     forward = Decoder.forward
     monkeypatch.setattr(
         Decoder, "forward", lambda self, ids_T, *facts: computed.append(len(ids_T)) or forward(self, ids_T, *facts)
     )
-    together, loss = trained([Batch(items, correction)])
+    together, loss, shared = trained([Batch(items, correction)])
     # Two parts of the tree in two micro-batches, of which each computes the trunk.
     assert sum(computed) < sum(map(len, texts)) / 2
+    assert shared == sum(map(len, texts)) - sum(computed)
     assert loss == pytest.approx(expected, rel=1e-5)
     for name, gradient in alone.items():
         assert torch.allclose(together[name], gradient, rtol=1e-4, atol=1e-6), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +12,23 @@ import pytest
 from typer.testing import CliRunner
 
 from etude.cli.main import app
+from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.rl_settings import RLSettings
+from etude.engine.step_costs import StepCosts
 from etude.plan.simulator.clock import run_simulated
 from etude.plan.simulator.engine import SimulatedEngine, Spans
 from etude.plan.simulator.environment import Faults, read_faults
 from etude.plan.simulator.forecast import read_sandboxes
-from etude.plan.simulator.measure import not_negative, shape_of
-from etude.plan.simulator.processors import OwnDevices, Queue, SharedCores, compute
+from etude.plan.simulator.measure import Member, engine_times, not_negative, shape_of, together
+from etude.plan.simulator.processors import TURN, OwnDevices, Queue, SharedCores, compute
 from etude.plan.simulator.service_times import (
     EngineTimes,
     LearnerTimes,
     RolloutShape,
+    SandboxWork,
     ServiceTimes,
+    graded,
     load_times,
     merged,
 )
@@ -79,6 +83,49 @@ def test_programs_share_cores_evenly() -> None:
 
     # Four threads on two cores: 2 s of work take 4. Then two are left, each with a core: 3 s more.
     assert run_simulated(work()) == pytest.approx([4.0, 4.0, 7.0])
+
+
+def test_threads_of_one_session_share_what_a_single_one_of_another_gets() -> None:
+    """A launcher's sandboxes are together no more than one thread, where the system shares by session."""
+
+    def ends(by_session: bool) -> list[float]:
+        async def work() -> list[float]:
+            cores, clock = SharedCores(2.0, by_session=by_session), asyncio.get_running_loop()
+            session, ended = cores.session(), dict[str, float]()
+            done = clock.create_future()
+
+            def end(name: str) -> None:
+                ended[name] = clock.time()
+                if len(ended) == 6:
+                    done.set_result(None)
+
+            for number in range(3):
+                compute(cores, 2.0, lambda number=number: end(f"alone {number}"))
+                compute(session, 1.0, lambda number=number: end(f"together {number}"))
+            await done
+            return [ended[f"alone {n}"] for n in range(3)] + [ended[f"together {n}"] for n in range(3)]
+
+        return run_simulated(work())
+
+    # Four sessions on two cores: each thread alone has half a core. What is left then has both, a core for each thread:
+    # 2 of 3 s of work were done together by then, and the last takes half a second.
+    assert ends(True) == pytest.approx([4.0] * 3 + [4.5] * 3)
+    # Six threads: a third of a core each until the short ones are done, then two thirds.
+    assert ends(False) == pytest.approx([4.5] * 3 + [3.0] * 3)
+
+
+def test_who_begins_waits_for_those_that_compute() -> None:
+    async def work() -> list[float]:
+        cores = SharedCores(2.0, others=1.0, by_session=True)
+        found = [cores.turn()]
+        for _ in range(4):
+            cores.runnable(1)
+            found.append(cores.turn())
+        assert OwnDevices().turn() == 0.0
+        return found
+
+    # One and two have a core each; of five on two cores one and a half are before whoever comes.
+    assert run_simulated(work()) == pytest.approx([0.0, 0.0, TURN / 2, TURN, TURN * 1.5])
 
 
 def test_an_engine_is_slower_with_a_larger_batch_and_knows_its_versions() -> None:
@@ -204,11 +251,62 @@ def test_a_sandbox_that_starts_before_the_first_turn_makes_no_token_older() -> N
         assert before.staleness_mean < behind.staleness_mean
 
 
+def test_what_a_step_of_the_engine_takes_is_found_among_rows_that_are_all_alike() -> None:
+    """Steps differ, and rows of metrics hardly do: least squares over rows gave 0.4 ms for a step of 1 ms."""
+    chance, rows = np.random.default_rng(3), []
+    for _ in range(12):
+        costs, steps, sampled, computed = StepCosts(), 100, 0, 0
+        for _ in range(steps):
+            count, prompts = int(chance.integers(1, 64)), int(chance.integers(0, 2) * chance.integers(0, 300))
+            costs.add(0.001 + 0.00005 * count + 0.00002 * prompts, count, prompts)
+            sampled, computed = sampled + count, computed + count + prompts
+        facts = {"steps": steps, "sampled_tokens": sampled, "computed_tokens": computed, **asdict(costs)}
+        rows.append({f"engine_{name}": value for name, value in facts.items()})
+    spent = np.array([1.25 * row["engine_step_seconds"] for row in rows])  # a quarter more for its server
+    found = engine_times(rows, spent, recipes.load("nano", []), EVEN.groups)
+    wanted = (1.25 * 0.001, 1.25 * 0.00005, 1.25 * 0.00002)
+    assert (found.step, found.token, found.prompt) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_learner_that_shares_beginnings_pays_for_them_once_in_a_group() -> None:
+    def member(ids: list[int], submission: str) -> Member:
+        return Member(RolloutShape(((1, 1),), len(ids), 0.0), [np.array(ids)], submission)
+
+    prompt, other = list(range(40)), list(range(100, 140))
+    group = together([member([*prompt, 1], "a"), member([*prompt, 1, 2], "b"), member([*other, 3], "a")])
+    assert [shape.own for shape in group] == [41, 1, 41]
+    assert [shape.grade for shape in group] == [0, 1, 0] and graded([group]) == pytest.approx(2 / 3)
+    assert [shape.grade for shape in together([member(prompt, "")])] == [-1]
+    shapes = tuple(replace(shape, tokens=1000, own=100) for shape in EVEN.groups[0])
+    slow = replace(EVEN, groups=(shapes,), learner=LearnerTimes(step=0.0, token=0.1, score=0.0))
+    alone, shared = (
+        simulate(replace(slow, learner=replace(slow.learner, shares=shares)), Scenario(LOOP))
+        for shares in (False, True)
+    )
+    assert alone.step_seconds == pytest.approx(8 * 1000 * 0.1, rel=0.02)
+    assert shared.step_seconds == pytest.approx(8 * 100 * 0.1, rel=0.1)
+
+
+def test_rollouts_that_handed_in_the_same_wait_for_one_grade() -> None:
+    """One sandbox for the grade of a group of equal ones, and four for four that differ."""
+
+    def simulated(grades: tuple[int, ...]) -> float:
+        shapes = tuple(replace(s, grade=g) for s, g in zip(EVEN.groups[0], grades, strict=True))
+        # Each grade is as much work as any other: only how many there are differs.
+        sandbox = 0.2 + 2.0 * graded([shapes])
+        times = replace(EVEN, groups=(shapes,), cores=2.0, sandbox=sandbox, launcher=0.1, starting=0.1)
+        return simulate(times, Scenario(LOOP)).rollouts_per_second
+
+    assert simulated((0, 0, 0, 0)) > 1.5 * simulated((0, 1, 2, 3))
+
+
 def test_the_work_of_a_sandbox_lies_where_its_time_was() -> None:
     shapes = (RolloutShape(((1, 1),), 2, 0.0, tools=1.0, rest=2.0, starting=1.0),)
-    assert replace(EVEN, groups=(shapes,)).sandbox_shares == (0.25, 0.25, 0.5)
+    measured = replace(EVEN, groups=(shapes,), sandbox=0.9, launcher=0.1, starting=0.1, ending=0.1)
+    assert measured.sandbox_work == SandboxWork(0.1, pytest.approx(0.1), pytest.approx(0.2), 0.1)
     unmeasured = (RolloutShape(((1, 1),), 2, 0.0),)
-    assert replace(EVEN, groups=(unmeasured,)).sandbox_shares == (0.0, 0.0, 1.0)
+    assert replace(EVEN, groups=(unmeasured,), sandbox=0.9).sandbox_work == SandboxWork(0.0, 0.0, 0.9, 0.0)
+    assert replace(EVEN, groups=(shapes,), sandbox=0.8).sandbox_work == SandboxWork(0.2, 0.2, pytest.approx(0.2), 0.0)
     sampled = np.array([0, 1], bool)
     spent = {"sampling": 6.0, "tools": 1.0, "starting": 0.5}
     assert shape_of([sampled], 2, 1.0, 10.0, spent) == RolloutShape(((1, 1),), 2, 1.0, 1.0, 2.5, 0.5)

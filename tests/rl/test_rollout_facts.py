@@ -77,6 +77,7 @@ def test_a_rollout_keeps_where_things_happened(scored: Scored) -> None:
 
 def test_all_of_it_survives_packing(scored: Scored) -> None:
     rollout = compact(scored, source="katas", terms=Terms("low", 2))
+    assert rollout.submission == scored.changes.digest
     again = unpack(pack(rollout))
     assert replace(again, traces=()).__dict__ == replace(rollout, traces=()).__dict__
     for one, other in zip(rollout.traces, again.traces, strict=True):

@@ -25,6 +25,14 @@ from etude.rollout.rollout import Scored, Void
 from etude.tasks.format.task import Task
 
 HOUR = 3600.0
+# Threads that have to get their turn, one after another, before something is done. Each of them computes so little that
+# it mostly waits: for what the loop's own thread does beside its work, see `SimulatedRollout._thread`.
+SAMPLES = 3  # the engine's server, again for the answer, the loop
+STARTS = 3  # the launcher, the sandbox's init, the loop
+CALLS = 2  # the init, the loop
+COLLECTS = 4  # two calls: the list of changes, and the file
+CLOSES = 4  # the launcher, the init that ends, the launcher that reaps it, the loop
+TESTS = 9  # init, loop, program, its test process, program, init, loop; the thread that reads the report, the loop
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,8 @@ class SimulatedEnvironment:
         self._drawn: dict[int, Sequence[RolloutShape]] = {}  # of groups under way
         self.recorded: dict[tuple[int, int], Spans] = {}  # of rollouts that failed and are tried again
         self.tries: Counter[tuple[int, int]] = Counter()
-        self.before, self.between, self.behind = (share * times.sandbox for share in times.sandbox_shares)
+        self.hosts = [SandboxHost(processors, times) for _ in self.workers]
+        self.grades: dict[tuple[int, int], list[Callable[[], None]] | None] = {}  # who waits; None: it is there
 
     def shape(self, number: int, index: int) -> RolloutShape:
         group = self._drawn.get(number)
@@ -97,7 +106,8 @@ class SimulatedEnvironment:
 
     def forget(self, number: int) -> None:
         """A group is trained."""
-        self._drawn.pop(number, None)
+        for shape in self._drawn.pop(number, ()):
+            self.grades.pop((number, shape.grade), None)
 
     async def run_rollout(
         self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
@@ -125,6 +135,45 @@ class SimulatedEnvironment:
         """No simulated task is broken."""
 
 
+class SandboxHost:
+    """A launcher and the sandboxes that it makes, which share a session with it; programs have their own."""
+
+    def __init__(self, processors: Processors, times: ServiceTimes) -> None:
+        self._processors, self._session = processors, processors.session()
+        self._launcher, self._clock = Queue(self._session), asyncio.get_running_loop()
+        self._launching, self._work = times.launcher, times.sandbox_work
+
+    def start(self, slow: float, then: Callable[[], None]) -> None:
+        def make() -> None:
+            compute(self._session, self._work.start * slow, then)
+
+        self.turns(STARTS, lambda: self._launcher.do(self._launching, make))
+
+    def tools(self, share: float, then: Callable[[], None]) -> None:
+        """So much of what a rollout's tools do."""
+        self.turns(CALLS, lambda: compute(self._session, self._work.tools * share, then))
+
+    def end(self, then: Callable[[], None]) -> None:
+        """Of the agent's sandbox, when it has done its last turn."""
+        self.turns(COLLECTS, lambda: self._close(then))
+
+    def _close(self, then: Callable[[], None]) -> None:
+        self.turns(CLOSES, lambda: compute(self._session, self._work.end, then))
+
+    def grade(self, slow: float, then: Callable[[], None]) -> None:
+        def test() -> None:
+            self.turns(TESTS, lambda: compute(self._processors, self._work.tests * slow, lambda: self._close(then)))
+
+        self.start(slow, test)
+
+    def turns(self, threads: int, then: Callable[[], None]) -> None:
+        """So many threads have their turn, one after another."""
+        if wait := threads * self._processors.turn():
+            self._clock.call_later(wait, then)
+        else:
+            then()
+
+
 class SimulatedRollout:
     """One try of a rollout, as a chain of calls: a coroutine that woke for each wait made a simulation half as fast."""
 
@@ -143,7 +192,9 @@ class SimulatedRollout:
         self._turns = merged(self.shape.turns, environment.most_turns)
         self._turn = 0
         self._on_grading = on_grading
-        self._thread = environment.workers[number % len(environment.workers)]
+        worker = number % len(environment.workers)
+        self._thread, self._host = environment.workers[worker], environment.hosts[worker]
+        self._grade_key = number, self.shape.grade
         # The thread that runs it is needed between any two waits: before each turn and for the grade.
         self._each = self.times.worker / (len(self._turns) + 1)
         self._loop = asyncio.get_running_loop()
@@ -156,7 +207,10 @@ class SimulatedRollout:
         placement = self.environment.placement
         self._engine = placement.begin(self.group)
         try:
-            self._sandbox(self.environment.before, self.shape.starting, self._next_turn)
+            if self.times.cores:
+                self._host.start(self._slow, self._next_turn)
+            else:
+                self._wait(self.shape.starting, self._next_turn)
             return await self._done
         finally:
             placement.end(self._engine)
@@ -180,7 +234,8 @@ class SimulatedRollout:
             return
         self._engine = self.environment.placement.moved(self._engine, self.group)
         kept, self._kept = self._kept, 0.0
-        self.environment.engines[self._engine].sample(new * self.times.prefill + kept, tokens - kept, self._sampled)
+        engine, prompt = self.environment.engines[self._engine], new * self.times.prefill + kept
+        self._host.turns(SAMPLES, lambda: engine.sample(prompt, tokens - kept, self._sampled))
 
     def _sampled(self, spans: Spans) -> None:
         self.spans += spans
@@ -188,20 +243,45 @@ class SimulatedRollout:
 
     def _tools(self) -> None:
         each = 1 / len(self._turns)
-        self._sandbox(self.environment.between * each, self.shape.tools * each, self._next_turn)
+        if self.times.cores:
+            self._host.tools(each * self._slow, self._next_turn)
+        else:
+            self._wait(self.shape.tools * each, self._next_turn)
 
-    def _sandbox(self, work: float, seconds: float, then: Callable[[], None]) -> None:
-        """Its sandbox does something: so much work on cores that all share, or as many seconds as it was measured."""
-        if self.times.cores and work:
-            compute(self.environment.processors, work * self._slow, then)
-        elif not self.times.cores and seconds:
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        """For a sandbox that has cores of its own, as long as was measured."""
+        if seconds:
             self._loop.call_later(seconds * self._slow, then)
         else:
             then()
 
     def _grade(self) -> None:
         self._on_grading()
-        self._sandbox(self.environment.behind, self.shape.rest, self._graded)
+        if self.times.cores:
+            self._host.end(self._submit)
+        else:
+            self._wait(self.shape.rest, self._graded)
+
+    def _submit(self) -> None:
+        grades, key = self.environment.grades, self._grade_key
+        if self.shape.grade < 0:
+            self._host.grade(self._slow, self._graded)
+        elif key not in grades:
+            grades[key] = [self._graded]
+            self._host.grade(self._slow, self._share_grade)
+        elif (waiting := grades[key]) is None:
+            self._graded()
+        else:
+            waiting.append(self._graded)
+
+    def _share_grade(self) -> None:
+        """All that handed in the same and came meanwhile have their grade now."""
+        grades, key = self.environment.grades, self._grade_key
+        waiting = grades.get(key)
+        if key in grades:  # its group may be gone
+            grades[key] = None
+        for then in waiting or ():
+            then()
 
     def _graded(self) -> None:
         self._thread.do(self._each, self._end)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -20,8 +21,10 @@ import numpy.typing as npt
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run_files import read_facts, read_metrics
-from etude.plan.simulator.service_times import EngineTimes, LearnerTimes, RolloutShape, ServiceTimes, check
+from etude.learn.packing import LEAST, begin_alike
+from etude.plan.simulator.service_times import EngineTimes, LearnerTimes, RolloutShape, ServiceTimes, check, graded
 from etude.rl.groups import Rollout, spent_seconds, unpack
+from etude.rl.probe import LENGTH, PROMPT
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
 from etude.rl.workers.finished import slot_name, slot_of
 from etude.rollout.store import load_rollout, saved_rollouts
@@ -51,6 +54,7 @@ def measure_run(run: Path, recipe: Recipe) -> ServiceTimes:
     learner = spent("learner") if shared else np.array([row["learner_busy"] * row["seconds"] for row in rows])
     workers = float(spent("workers").sum())
     loop = float(spent("loop").sum())
+    starting = _mean(rows, "sandbox_start_seconds", "sandbox_starts") if shared else 0.0
     computed = _sum(rows, "engine_computed_tokens") - _sum(rows, "engine_sampled_tokens")
     shapes = [shape for group in groups for shape in group]
     prompts = sum(new for shape in shapes for new, _ in shape.turns) / len(shapes) * rollouts
@@ -58,11 +62,14 @@ def measure_run(run: Path, recipe: Recipe) -> ServiceTimes:
     return check(
         ServiceTimes(
             engine=engine_times(rows, spent("engine"), recipe, groups),
-            learner=learner_times(rows, learner),
+            learner=learner_times(rows, learner, recipe.rl.probe_tokens),
             groups=groups,
             loop=loop / rollouts if workers else 0.0,
             worker=(workers or loop) / rollouts,
             sandbox=float(spent("sandboxes").sum()) / rollouts if shared else 0.0,
+            launcher=launcher_seconds(rows, groups) if shared else 0.0,
+            starting=starting,
+            ending=max(0.0, _mean(rows, "sandbox_seconds", "sandbox_ends") - starting) if shared else 0.0,
             prefill=min(1.0, computed / max(1.0, prompts)),
             swap=_sum(rows, "swap_seconds") / len(rows),
             start=_start_seconds(run, rows),
@@ -70,6 +77,7 @@ def measure_run(run: Path, recipe: Recipe) -> ServiceTimes:
             save_tokens=recipe.cluster.save_tokens,
             cores=cores,
             others=others(rows, cores) if shared else 0.0,
+            by_session=shared and bool(rows[-1].get("by_session")),
             measured=f"{len(rows)} steps, {int(rollouts)} rollouts, {seconds:.0f} s",
         )
     )
@@ -84,26 +92,62 @@ def engine_times(
     """What a step, a token of an answer and a token of a prompt take, by least squares over the rows."""
     steps, sampled = _column(rows, "engine_steps"), _column(rows, "engine_sampled_tokens")
     prompts = np.maximum(0.0, _column(rows, "engine_computed_tokens") - sampled)
-    step, token, prompt = not_negative(np.stack([steps, sampled, prompts], 1), spent)
+    if _sum(rows, "engine_step_seconds") and recipe.run.device == "cpu":
+        step, token, prompt = _of_steps(rows, float(spent.sum()))
+    else:
+        step, token, prompt = not_negative(np.stack([steps, sampled, prompts], 1), spent)
     longest = sum(shape.tokens for group in groups for shape in group) / sum(map(len, groups))
     fits = int(recipe.engine.cache_tokens * recipe.cluster.engines // max(1.0, longest))
     return EngineTimes(step, token, prompt, max(1, min(recipe.engine.max_running, fits)))
 
 
-def learner_times(rows: Sequence[dict[str, Any]], spent: npt.NDArray[np.float64]) -> LearnerTimes:
-    tokens = _column(rows, "forward_tokens")
-    scored = np.array([row.get("real_tokens", 0) + 512.0 for row in rows]) * SCORED
+def _of_steps(rows: Sequence[dict[str, Any]], spent: float) -> list[float]:
+    """Seconds of a step, a row and a token of a prompt from what the engine summed over its steps."""
+
+    def total(name: str) -> float:
+        return _sum(rows, f"engine_{name}")
+
+    steps, sampled = total("steps"), total("sampled_tokens")
+    prompts = total("computed_tokens") - sampled
+    products_33 = np.array(
+        [
+            [steps, sampled, prompts],
+            [sampled, total("rows_rows"), total("rows_prompts")],
+            [prompts, total("rows_prompts"), total("prompts_prompts")],
+        ]
+    )
+    wanted_3 = np.array([total("step_seconds"), total("seconds_rows"), total("seconds_prompts")])
+    # The same least squares as over the steps themselves.
+    root_33 = np.linalg.cholesky(products_33)
+    found = not_negative(root_33.T, np.linalg.solve(root_33, wanted_3), weighted=False)
+    # The rest of its process hands tokens over.
+    return [float(each * spent / wanted_3[0]) for each in found]
+
+
+def learner_times(rows: Sequence[dict[str, Any]], spent: npt.NDArray[np.float64], probe_tokens: int) -> LearnerTimes:
+    tokens = _column(rows, "forward_tokens") - _column(rows, "shared_tokens")
+    # Answers of the probe with their prompts, and rollouts that begin with the learner's own weights.
+    scored = (_column(rows, "real_scored") + probe_tokens * (1 + PROMPT / LENGTH)) * SCORED
     publish = _sum(rows, "publish_seconds") / len(rows)
     step, token = not_negative(np.stack([np.ones(len(rows)), tokens + scored], 1), spent)
-    return LearnerTimes(max(0.0, step - publish), token, token * SCORED, publish)
+    shares = any(row.get("shared_tokens") for row in rows)
+    return LearnerTimes(max(0.0, step - publish), token, token * SCORED, publish, shares)
 
 
-def not_negative(columns_NC: npt.NDArray[np.float64], wanted_N: npt.NDArray[np.float64]) -> list[float]:
+def launcher_seconds(rows: Sequence[dict[str, Any]], groups: Sequence[Sequence[RolloutShape]]) -> float:
+    """Of the launcher's own thread for a sandbox; a rollout needs one for itself, and often one for its grade."""
+    spent = sum(row.get("launcher_busy", 0.0) * row["seconds"] for row in rows)
+    return float(spent / _sum(rows, "rollouts") / (1 + graded(groups)))
+
+
+def not_negative(
+    columns_NC: npt.NDArray[np.float64], wanted_N: npt.NDArray[np.float64], weighted: bool = True
+) -> list[float]:
     """Least squares with no coefficient below 0: one that would be is left out, the most negative first.
 
     Rows are weighted by 1 / sqrt of what they took: a long step is no better a witness than several short ones.
     """
-    weights_N1 = 1 / np.sqrt(np.maximum(wanted_N, 1e-6))[:, None]
+    weights_N1 = 1 / np.sqrt(np.maximum(wanted_N, 1e-6))[:, None] if weighted else np.ones((len(wanted_N), 1))
     left = list(range(columns_NC.shape[1]))
     found_C = np.zeros(columns_NC.shape[1])
     while left:
@@ -129,19 +173,44 @@ def others(rows: Sequence[dict[str, Any]], cores: float) -> float:
 
 def read_groups(run: Path) -> tuple[tuple[RolloutShape, ...], ...]:
     """The groups that the journal still holds, and those that were kept readable, newest first."""
-    found: dict[int, dict[int, RolloutShape]] = {}
-    for name, shape in chain(_journalled(run / "rl" / "journal.db"), _readable(run / "rl" / "trajectories")):
+    found: dict[int, dict[int, Member]] = {}
+    for name, member in chain(_journalled(run / "rl" / "journal.db"), _readable(run / "rl" / "trajectories")):
         number, slot = slot_of(name)
-        found.setdefault(number, {})[slot] = shape
+        found.setdefault(number, {})[slot] = member
     if not found:
         raise EtudeError(f"{run} has kept no rollout; raise rl.keep_trajectories and train some steps again")
     most = max(map(len, found.values()))
     # One that is not whole may miss just those that were late.
-    whole = [tuple(shapes.values()) for _, shapes in sorted(found.items(), reverse=True) if len(shapes) >= most - 1]
-    return tuple(whole[: max(1, MOST // most)])
+    whole = [members for _, members in sorted(found.items(), reverse=True) if len(members) >= most - 1]
+    return tuple(together([members[slot] for slot in sorted(members)]) for members in whole[: max(1, MOST // most)])
 
 
-def _journalled(path: Path) -> Iterator[tuple[str, RolloutShape]]:
+@dataclass(frozen=True)
+class Member:
+    """One rollout of a group, and what may be the same in others of it."""
+
+    shape: RolloutShape
+    texts: list[npt.NDArray[Any]]  # ids of its segments
+    submission: str  # digest; empty where nobody kept it
+
+
+def together(members: Sequence[Member]) -> tuple[RolloutShape, ...]:
+    """A group's shapes, with what its members share."""
+    before: list[npt.NDArray[Any]] = []
+    grades: dict[str, int] = {}
+    found = []
+    for member in members:
+        own = 0
+        for ids in member.texts:
+            alike = max((begin_alike(ids, other) for other in before), default=0)
+            own += len(ids) - (alike if alike >= LEAST else 0)
+            before.append(ids)
+        grade = grades.setdefault(member.submission, len(grades)) if member.submission else -1
+        found.append(replace(member.shape, own=own, grade=grade))
+    return tuple(found)
+
+
+def _journalled(path: Path) -> Iterator[tuple[str, Member]]:
     files = RolloutFiles(path.parent / "rollouts")
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as base:
@@ -153,19 +222,22 @@ def _journalled(path: Path) -> Iterator[tuple[str, RolloutShape]]:
         raise EtudeError(f"the journal {path} cannot be read: {error}") from None
 
 
-def _readable(root: Path) -> Iterator[tuple[str, RolloutShape]]:
+def _readable(root: Path) -> Iterator[tuple[str, Member]]:
     for path in saved_rollouts(root) if root.is_dir() else ():
         saved = load_rollout(path)
         if saved.trajectory is not None and saved.reward is not None:
             segments = saved.trajectory.segments
             masks, tokens = [each.trained() for each in segments], sum(len(each.ids) for each in segments)
             spent = spent_seconds(saved.trajectory, saved.starting)
-            yield path.name.rpartition("-")[0], shape_of(masks, tokens, saved.reward, saved.seconds, spent)
+            shape = shape_of(masks, tokens, saved.reward, saved.seconds, spent)
+            texts = [np.asarray(each.ids) for each in segments]
+            yield path.name.rpartition("-")[0], Member(shape, texts, saved.changes.digest)
 
 
-def _of_rollout(rollout: Rollout) -> RolloutShape:
+def _of_rollout(rollout: Rollout) -> Member:
     masks = [trace.sampled_T for trace in rollout.traces]
-    return shape_of(masks, rollout.tokens, rollout.reward, rollout.seconds, rollout.spent)
+    shape = shape_of(masks, rollout.tokens, rollout.reward, rollout.seconds, rollout.spent)
+    return Member(shape, [trace.ids_T for trace in rollout.traces], rollout.submission)
 
 
 def shape_of(
@@ -193,8 +265,12 @@ def _start_seconds(run: Path, rows: Sequence[dict[str, Any]]) -> float:
 
 
 def _column(rows: Sequence[dict[str, Any]], name: str) -> npt.NDArray[np.float64]:
-    return np.array([row[name] for row in rows], np.float64)
+    return np.array([row.get(name, 0.0) for row in rows], np.float64)
 
 
 def _sum(rows: Sequence[dict[str, Any]], name: str) -> float:
     return float(sum(row.get(name, 0.0) for row in rows))
+
+
+def _mean(rows: Sequence[dict[str, Any]], name: str, count: str) -> float:
+    return _sum(rows, name) / max(1.0, _sum(rows, count))

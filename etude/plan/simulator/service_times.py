@@ -31,6 +31,8 @@ class RolloutShape:
     tools: float = 0.0  # seconds in tools
     rest: float = 0.0  # seconds behind the last turn: what is collected, grading, rewards
     starting: float = 0.0  # seconds until the sandbox was there; 0 where nobody measured it: then `rest` has them
+    own: int = 0  # of `tokens`, those that no earlier rollout of its group begins with
+    grade: int = -1  # which of its group's grades it shares with others that handed in the same; -1: none
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,17 @@ class LearnerTimes:
     token: float  # of each token of the batch
     score: float  # of each token that is only scored
     publish: float = 0.0
+    shares: bool = False  # whether it computes only once what rollouts of a group begin with
+
+
+@dataclass(frozen=True)
+class SandboxWork:
+    """Processor seconds beside those of the launcher."""
+
+    start: float  # of a sandbox
+    tools: float  # of a rollout
+    tests: float  # of a grade
+    end: float  # of a sandbox
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,9 @@ class ServiceTimes:
     loop: float = 0.0  # seconds of the orchestrator's thread for a rollout
     worker: float = 0.0  # seconds of a rollout worker's thread, or without workers of the orchestrator's
     sandbox: float = 0.0  # processor seconds of a rollout's sandboxes; without cores its shapes say how long they take
+    launcher: float = 0.0  # of these, seconds of the launcher's thread for each sandbox that it starts
+    starting: float = 0.0  # of these, seconds of each sandbox's init until it was ready
+    ending: float = 0.0  # of these, seconds of each sandbox's init from then on
     prefill: float = 1.0  # share of the prompts' tokens that the prefix cache did not have
     swap: float = 0.0
     start: float = 0.0  # seconds that an engine or a learner needs to start
@@ -68,6 +84,7 @@ class ServiceTimes:
     save_tokens: int = 8  # after which an answer under way is recorded
     cores: float = 0.0
     others: float = 0.0  # threads of other programs on those cores
+    by_session: bool = False  # whether those cores are shared evenly by sessions, and not by threads
     measured: str = ""  # what it was measured on
 
     def data(self) -> dict[str, Any]:
@@ -84,12 +101,18 @@ class ServiceTimes:
         return replace(self, learner=learner)
 
     @property
-    def sandbox_shares(self) -> tuple[float, float, float]:
-        """How much of a sandbox's work lies before the first turn, between turns and behind the last, by its time."""
-        shapes = [shape for group in self.groups for shape in group]
+    def sandbox_work(self) -> SandboxWork:
+        """Processor time of sandboxes by what it was for. What is not known is where their seconds were."""
+        shapes, grades = [shape for group in self.groups for shape in group], graded(self.groups)
+        work = max(0.0, self.sandbox - (self.launcher + self.starting + self.ending) * (1 + grades))
         parts = [sum(getattr(shape, name) for shape in shapes) for name in ("starting", "tools", "rest")]
-        whole = sum(parts)
-        return (parts[0] / whole, parts[1] / whole, parts[2] / whole) if whole else (0.0, 0.0, 1.0)
+        if self.starting:
+            parts[0] = 0.0  # its work is known
+        starting, tools, rest = (work * part / sum(parts) for part in parts) if sum(parts) else (0.0, 0.0, work)
+        # A grade's sandbox starts, too, and that is part of the rest.
+        start = min(starting, (starting + rest) / (1 + grades))
+        tests = (starting + rest - start) / grades - start
+        return SandboxWork(self.starting or start, tools, max(0.0, tests), self.ending)
 
     @property
     def rollout_tokens(self) -> float:
@@ -124,6 +147,13 @@ def check(times: ServiceTimes) -> ServiceTimes:
     if min(numbers) <= 0:
         raise EtudeError("an engine and a learner that take no time cannot be simulated")
     return times
+
+
+def graded(groups: Sequence[Sequence[RolloutShape]]) -> float:
+    """Share of the rollouts that need a grade of their own."""
+    shared = sum(len({shape.grade for shape in group if shape.grade >= 0}) for group in groups)
+    alone = sum(shape.grade < 0 for group in groups for shape in group)
+    return (shared + alone) / sum(map(len, groups))
 
 
 def merged(turns: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:

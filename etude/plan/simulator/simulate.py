@@ -21,7 +21,7 @@ from etude.plan.simulator.clock import run_simulated
 from etude.plan.simulator.engine import SimulatedEngine, Spans
 from etude.plan.simulator.environment import HOUR, Faults, SimulatedEnvironment
 from etude.plan.simulator.processors import OwnDevices, Processors, Queue, SharedCores
-from etude.plan.simulator.service_times import ServiceTimes, check
+from etude.plan.simulator.service_times import RolloutShape, ServiceTimes, check
 from etude.rl.admission import Admission
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.groups import RolloutGroup, State
@@ -29,6 +29,9 @@ from etude.rl.metrics import ages
 from etude.rl.probe import LENGTH, PROMPT
 from etude.rl.rollout_files import RolloutFile
 from etude.tasks.format.task import Task
+
+VERBS = 2  # threads whose turn it has to be, as in environment.py: the learner, the loop
+SWAPS = 3  # the engine's server and its thread, the loop
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,9 @@ class _Loop:
         self.times, self.scenario, self.tasks = times, scenario, tasks
         self.rl = rl = scenario.rl
         self.clock = asyncio.get_running_loop()
-        self.processors: Processors = SharedCores(times.cores, times.others) if times.cores else OwnDevices()
+        self.processors: Processors = (
+            SharedCores(times.cores, times.others, times.by_session) if times.cores else OwnDevices()
+        )
         chance = random.Random(f"{scenario.seed}/engines")
         slow = [chance.random() < scenario.faults.slow_engines for _ in range(scenario.engines)]
         self.engines = [
@@ -174,6 +179,7 @@ class _Loop:
                 groups = await self._next_groups()
                 await self._learn(groups)
                 await probing
+                await self._ask(self.times.learner.step)
                 moved = self._book(groups)
                 self.step += 1
                 if moved:
@@ -204,8 +210,33 @@ class _Loop:
     async def _learn(self, groups: Sequence[RolloutGroup]) -> None:
         times = self.times.learner
         # A group of equal rewards costs no forward (rl/batches.py).
-        tokens = sum(rollout.tokens for group in groups if group.signal for rollout in group.rollouts)
-        await self.learner.work(times.step + times.token * tokens)
+        learnt = [self._shape(group, index) for group in groups if group.signal for index in range(len(group.slots))]
+        tokens = sum(shape.own if times.shares else shape.tokens for shape in learnt)
+        await self._ask(times.token * tokens)
+        if compared := self._compared(groups):
+            await self._ask(times.score * compared)
+
+    async def _ask(self, seconds: float) -> None:
+        """One verb of the learner."""
+        await asyncio.sleep(VERBS * self.processors.turn())
+        await self.learner.work(seconds)
+
+    def _shape(self, group: RolloutGroup, index: int) -> RolloutShape:
+        return self.environment.shape(group.number, index)
+
+    def _compared(self, groups: Sequence[RolloutGroup]) -> int:
+        """Tokens of the rollouts that begin with the learner's own weights, as rl/probe.py scores them again."""
+        found = [
+            self._shape(group, index).tokens
+            for group in groups
+            for index in range(len(group.slots))
+            if (spans := self.environment.spans.get((group.number, index))) and spans[0][0] == self.version
+        ]
+        room, scored = self.rl.probe_real_tokens, 0
+        for tokens in sorted(found, reverse=True) if room else ():
+            if tokens <= room or not scored:
+                scored, room = scored + tokens, room - tokens
+        return scored
 
     def _book(self, groups: Sequence[RolloutGroup]) -> bool:
         """Counts what the step trained; whether it moved the weights."""
@@ -225,8 +256,9 @@ class _Loop:
         return any(group.signal for group in groups)
 
     async def _publish(self) -> None:
-        await self.learner.work(self.times.learner.publish)
+        await self._ask(self.times.learner.publish)
         self.version = self.step
+        await asyncio.sleep(SWAPS * self.processors.turn())
         for engine in self.engines:
             engine.swap(self.version, self.times.swap)
         if not self.times.cores and self.times.swap:
@@ -240,7 +272,7 @@ class _Loop:
         for place, wait in enumerate(waits):
             up[place % len(up)].sample(PROMPT, LENGTH, wait.set_result)
         await asyncio.gather(*waits)
-        await self.learner.work(self.times.learner.score * self.times.probe_tokens)
+        await self._ask(self.times.learner.score * self.times.probe_tokens * (1 + PROMPT / LENGTH))
 
     def _evaluate(self) -> None:
         count = self.rl.eval_tasks * self.rl.eval_samples

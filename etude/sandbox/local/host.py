@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -60,6 +61,7 @@ class LocalHost(BackendHost[LocalSandbox]):
             "trusted": "",
             "files": "",
         }  # what the launcher found out
+        self.spent: Counter[str] = Counter()  # processor seconds of sandboxes' inits, and until they were ready
         self._criu: Criu | None = None
         self._authority: CertificateAuthority | None = None
         self.egress_options: dict[str, Any] = {}  # of every `EgressProxy`: another resolver, other roots of trust
@@ -256,6 +258,8 @@ class LocalHost(BackendHost[LocalSandbox]):
         if "ready" in message and not self._greeting.done():
             self._greeting.set_result(message)
         elif "ended" in message:
+            if message.get("seconds") is not None:
+                self.spent.update({"sandbox_ends": 1, "sandbox_seconds": message["seconds"]})
             for sandbox in [each for each in self._sandboxes if each.number == message["ended"]]:
                 sandbox.ended()
 

@@ -448,7 +448,7 @@ def serve(
 ) -> None:
     """From a mounted root to the end of the sandbox."""
     init = Init(connection, files, confinement, oom_counter, preloaded)
-    wire.send(connection, {"ready": True, "own files": files.own_files})
+    wire.send(connection, {"ready": True, "own files": files.own_files, "seconds": time.process_time()})
     init.serve()
 
 

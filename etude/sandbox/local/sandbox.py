@@ -279,6 +279,7 @@ class LocalSandbox(BackendSandbox):
         if self.ready.done():
             return
         if "ready" in message:
+            self._host.spent.update({"sandbox_starts": 1, "sandbox_start_seconds": message["seconds"]})
             self.ready.set_result(message["own files"])
         elif "failed" in message:
             self.give_up(SandboxFailure("start", f"a sandbox did not start: {message['failed']}"))

@@ -8,6 +8,7 @@ Knows the sandbox's list of changes, never the grader.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,16 @@ class Submission:
         """Bytes that it keeps in memory, nearly: files can be 32 MB together, and what is refused has no end."""
         kept = sum(len(each.path) + len(each.data or b"") for each in self.files)
         return kept + sum(len(each.path) for each in self.refused) + 200 * (len(self.files) + len(self.refused))
+
+    @property
+    def digest(self) -> str:
+        """The same for equal ones."""
+        found = hashlib.sha256()
+        for each in self.files:
+            found.update(repr((each.path, each.executable, None if each.data is None else len(each.data))).encode())
+            found.update(each.data or b"")
+        found.update(repr(self.refused).encode())
+        return found.hexdigest()[:16]
 
 
 async def collect(task: Task, sandbox: Sandbox, limits: SubmissionLimits | None = None) -> Submission:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,18 @@ def test_a_module_that_the_host_has_loaded_runs_without_a_new_interpreter(tmp_pa
                 assert wrong.code != 0
 
     asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_host_knows_what_its_sandboxes_took_without_their_programs(local: Any) -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+
+    async def go() -> None:
+        before = Counter(local.host.spent)
+        async with await local.host.start([local.layer]) as sandbox:
+            assert (await sandbox.run_apart([PYTHON, "-S", "-c", burn])).code == 0
+        spent = Counter(local.host.spent)
+        spent.subtract(before)
+        assert spent["sandbox_starts"] == spent["sandbox_ends"] == 1
+        assert 0 < spent["sandbox_start_seconds"] < spent["sandbox_seconds"] < 0.3
+
+    local.run(go())

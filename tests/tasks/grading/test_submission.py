@@ -10,7 +10,7 @@ import pytest
 from etude.sandbox.base import WORKSPACE
 from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Submission, SubmissionLimits, collect, submission_of
+from etude.tasks.grading.submission import Refused, Submission, SubmissionLimits, SubmittedFile, collect, submission_of
 
 BEFORE = {"pkg/a.py": "a\n", "pkg/b.py": "b\n", "tests/test_a.py": "", "README.md": ""}
 
@@ -82,3 +82,19 @@ def test_given_files_follow_the_same_rules(task: Task) -> None:
     changes = submission_of(task, {"pkg/a.py": b"x", "pkg/b.py": None, "../x": b"", "README.md": b"", "pkg/a.pyc": b""})
     assert [(each.path, each.data) for each in changes.files] == [("pkg/a.py", b"x"), ("pkg/b.py", None)]
     assert {each.path for each in changes.refused} == {"../x", "README.md", "pkg/a.pyc"}
+
+
+def test_a_digest_tells_submissions_apart() -> None:
+    one = SubmittedFile("a.py", b"x")
+    others = [
+        Submission(),
+        Submission((SubmittedFile("a.py", b"y"),)),
+        Submission((SubmittedFile("a.py", None),)),
+        Submission((SubmittedFile("a.py", b""),)),
+        Submission((SubmittedFile("a.py", b"x", True),)),
+        Submission((SubmittedFile("b.py", b"x"),)),
+        Submission((one, one)),
+        Submission((one,), (Refused("setup.cfg", "it steers tests"),)),
+    ]
+    digests = {each.digest for each in [Submission((one,)), *others]}
+    assert len(digests) == 1 + len(others) and Submission((SubmittedFile("a.py", b"x"),)).digest in digests
