@@ -76,7 +76,7 @@ def test_a_shard_that_cannot_be_read_is_not_called_damaged(shard, tmp_path, monk
 
     opened = OpenShard(tmp_path / "shards", shard, "uint16")
     monkeypatch.setattr(np, "fromfile", refuse)
-    with pytest.raises(EtudeError, match="cannot be read: .*Too many open files") as refused:
+    with pytest.raises(EtudeError, match=r"cannot be read: .*Too many open files") as refused:
         opened.read(0, 3)
     assert "build the corpus again" not in str(refused.value)
 

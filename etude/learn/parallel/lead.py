@@ -24,8 +24,8 @@ from etude.learn.parallel.item_checks import check_teachers
 from etude.learn.parallel.manifest import Manifest
 from etude.learn.parallel.messages import Pieces, Place, RankSpec, Refused, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
-from etude.learn.parallel.texts import Texts
 from etude.learn.streams import Batch, Floats, Item
+from etude.learn.texts import Texts
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:

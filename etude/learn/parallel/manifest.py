@@ -14,8 +14,8 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.core.transport import PREFIX_BYTES, pack, read_frame, read_prefix, unpack, write_frame
-from etude.learn.parallel.texts import Texts
 from etude.learn.streams import Batch, Correction, Item, Twin
+from etude.learn.texts import Texts
 
 
 @dataclass(frozen=True)

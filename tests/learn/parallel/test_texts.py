@@ -29,10 +29,10 @@ from etude.learn.parallel.layout import Layout
 from etude.learn.parallel.lead import LeadLearner
 from etude.learn.parallel.manifest import Entry, Manifest
 from etude.learn.parallel.rank_learner import RankLearner
-from etude.learn.parallel.texts import Text, TextFiles, Texts
 from etude.learn.pretrain import pretrain
 from etude.learn.sft import sft
 from etude.learn.streams import Batch, Ids
+from etude.learn.texts import Text, TextFiles, Texts
 from etude.model.checkpoint.directory import load_model, named_weights
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
