@@ -14,7 +14,7 @@ from etude.tasks.grading.grader import GradeJob, grade_by_tests
 from etude.tasks.grading.verdict import MOST_TEXT, Grade
 from etude.tasks.kinds.base import Finding, OutcomeKind
 from etude.tasks.kinds.code_change import lint_tests
-from etude.tasks.kinds.left_behind import left_behind
+from etude.tasks.kinds.refactoring_leftovers import left_behind
 
 LEFT: Final = "what stayed behind"  # the grader's own question, beside the task's tests
 
