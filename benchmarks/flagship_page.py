@@ -78,6 +78,10 @@ def limit_lines(
         yield f"- These steps went another way than the recipe's: {', '.join(ways)}."
     if demos.get("void"):
         yield f"- {demos['void']:,} demonstrations were void, and are missing from fine-tuning."
+    longer, learnt = (state.get(name, {}).get("seconds", 0) for name in ("fair", "rl"))
+    if 0 < longer < 0.9 * learnt:
+        yield f"- Fine-tuning went on for {longer:.0f} s, its start included, and reinforcement learning took"
+        yield f"  {learnt:.0f} s: the two are not compared at equal time."
     if ("fair", "katas") in results and ("fair", "ladder") not in results:
         yield "- The model that was fine-tuned for longer did not try the ladder."
     ladder = results.get(("rl", "ladder"))

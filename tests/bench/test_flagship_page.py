@@ -51,6 +51,7 @@ def test_every_line_of_the_page_says_something(tmp_path: Path) -> None:
     limits = text.partition("## What it does not show")[2]
     assert "none" not in limits and "failed" not in limits
     assert "These steps were left out, for want of time or of tasks: `corpus`" in limits
+    assert "Fine-tuning went on for 30 s, its start included, and reinforcement learning took\n  300 s" in limits
     assert "did not try the ladder" in limits and "verdicts on these rollouts were not kept" in limits
     assert "16 minutes without the demonstrations" in text
 
