@@ -267,6 +267,16 @@ def test_the_study_of_staleness_names_where_both_bounds_hold() -> None:
     assert conclude({**results, "8": results["1"]}).sentence.count("Both bounds") == 0
 
 
+@pytest.mark.parametrize(("passed", "said"), [(0.0, "no rollout passes"), (0.5, "pass rate +0.0 points")])
+def test_a_study_in_which_nothing_passes_has_no_interval_of_zeros(passed: float, said: str) -> None:
+    conclude = open_study("router-replay", Path(__file__).parents[3] / "studies").study.conclude
+    values = {"p50": 1e-4, "p99": 1.0, "k3": 0.1, "same_p99": 1e-3, "pass_rate": passed}
+    results = {
+        arm: [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)] for arm in ("none", "replay", "filter")
+    }
+    assert conclude(results).sentence.count(said) == 2
+
+
 def test_fine_tuning_has_the_seconds_of_reinforcement_learning_by_the_clock_of_its_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
