@@ -20,7 +20,6 @@ newest model in bfloat16, in files under 16 MiB, and one archive of metrics, eva
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -34,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flagship_rate import lower_rate
 from benchmarks.flagship_state import (
     State,
     environment,
@@ -55,8 +55,6 @@ OTHER_SHAPE = ("model.shape=qwen3_moe", "model.head_dim=64")
 SMALL_CORPUS = ("corpus.max_bytes=20000000",)
 READ_PACKAGES = ("packages", "mends")  # sources that read what is installed
 STYLES = ("terse", "plain", "detailed")
-# Reinforcement learning ends by the clock, so its rate is lowered by the clock: (share of its seconds, factor).
-ANNEAL = ((0.65, 0.5), (0.8, 0.25), (0.92, 0.1))
 
 
 @dataclass(frozen=True)
@@ -282,23 +280,16 @@ class Flagship:
             [*words, "rl.feedback.behaviours=[]", "rl.eval_every=0", "--run", str(self.work / "rl-2")],
         ]
         over = threading.Event()
-        annealing = threading.Thread(target=self.anneal, args=(asked, over), daemon=True)
+        rate = self.settings.rl.optim.lr
+        annealing = threading.Thread(
+            target=lower_rate, args=(lambda: self.folder("rl"), rate, asked, over, self.say), daemon=True
+        )
         annealing.start()
         try:
             return self.step("rl", ways, asked + self.limits.start, min(90.0, asked))
         finally:
             over.set()
             annealing.join()
-
-    def anneal(self, seconds: float, over: threading.Event) -> None:
-        """Lowers the learning rate of the run while it goes on, by its `live.toml`."""
-        rate, began = self.settings.rl.optim.lr, time.monotonic() - rl_seconds(self.folder("rl"))
-        for share, factor in ANNEAL:
-            if over.wait(max(0.0, began + share * seconds - time.monotonic())):
-                return
-            with contextlib.suppress(FileNotFoundError):  # a run that ended before it began
-                (self.folder("rl") / "live.toml").write_text(f"[rl.optim]\nlr = {factor * rate:.3g}\n")
-            self.say(f"rl: learning rate {factor * rate:.3g}")
 
     def evaluate_katas(self, arm: str, model: Path | None) -> bool:
         """Held-out katas; False where this command has no time for them."""

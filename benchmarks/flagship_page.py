@@ -63,16 +63,30 @@ def page(work: Path) -> Iterator[str]:
     yield from example_lines(results)
     yield "## What it does not show"
     yield ""
-    failed = [f"`{name}`" for name, row in state.items() if row.get("status") == "failed"]
-    missing = [f"`{name}`" for name in STEPS if name not in state]
-    ways = [f"`{name}` in its way {row['way'] + 1}" for name, row in state.items() if row.get("way")]
-    yield f"- steps that failed: {', '.join(failed) or 'none'}"
-    yield f"- steps that there was no time or no task for: {', '.join(missing) or 'none'}"
-    yield f"- steps that went another way than the recipe's: {', '.join(ways) or 'none'}"
-    yield "- one seed; the intervals are over tasks and say nothing about other seeds"
-    demos = facts.get("demos", {}).get("demos", {}).get("facts", {})
+    yield from limit_lines(state, results, facts.get("demos", {}).get("demos", {}).get("facts", {}))
+
+
+def limit_lines(
+    state: dict[str, Any], results: dict[tuple[str, str], BenchResult], demos: dict[str, Any]
+) -> Iterator[str]:
+    yield "- One seed. The intervals are over tasks and say nothing about other seeds."
+    if failed := [f"`{name}`" for name, row in state.items() if row.get("status") == "failed"]:
+        yield f"- These steps failed: {', '.join(failed)}."
+    if missing := [f"`{name}`" for name in STEPS if name not in state]:
+        yield f"- These steps were left out, for want of time or of tasks: {', '.join(missing)}."
+    if ways := [f"`{name}` (way {row['way'] + 1})" for name, row in state.items() if row.get("way")]:
+        yield f"- These steps went another way than the recipe's: {', '.join(ways)}."
     if demos.get("void"):
-        yield f"- {demos['void']:,} demonstrations were void, and are missing from fine-tuning"
+        yield f"- {demos['void']:,} demonstrations were void, and are missing from fine-tuning."
+    longer, learnt = (state.get(name, {}).get("seconds", 0) for name in ("fair", "rl"))
+    if 0 < longer < 0.9 * learnt:
+        yield f"- Fine-tuning went on for {longer:.0f} s, its start included, and reinforcement learning took"
+        yield f"  {learnt:.0f} s: the two are not compared at equal time."
+    if ("fair", "katas") in results and ("fair", "ladder") not in results:
+        yield "- The model that was fine-tuned for longer did not try the ladder."
+    ladder = results.get(("rl", "ladder"))
+    if ladder is not None and not ladder.audited:
+        yield "- Whether what passes on the ladder is honest: the audit's verdicts on these rollouts were not kept."
 
 
 STEPS = (
@@ -120,7 +134,9 @@ def stage_lines(
         words = said(name, known, rows.get(folder, []))
         yield f"| {name} | {state[name].get('seconds', 0):.0f} | {words or state[name].get('status', '')} |"
     yield ""
-    yield "Seconds are of whole commands, start included; demonstrations are made beside pretraining."
+    total = sum(row.get("seconds", 0) for name, row in state.items() if name in STEPS and name != "demos")
+    yield f"Seconds are of whole commands, start included: {total / 60:.0f} minutes without the demonstrations, which"
+    yield "are made beside pretraining."
     yield ""
 
 
@@ -181,6 +197,12 @@ def parts(result: BenchResult) -> list[Sequence[TaskRow]]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
+def gains_of_parts(before: BenchResult, after: BenchResult, k: int) -> list[Interval | None]:
+    """The gain in pass@k of each evaluation by itself."""
+    pairs = zip(parts(before), parts(after), strict=True)
+    return [paired_gain(k, [row.tally for row in old], [row.tally for row in new]) for old, new in pairs]
+
+
 def pass_at(k: int, rows: Sequence[TaskRow]) -> Interval | None:
     return mean_pass_at(k, [row.tally for row in rows])
 
@@ -220,22 +242,23 @@ def evaluation_lines(results: dict[tuple[str, str], BenchResult]) -> Iterator[st
             before, after = results.get(("sft", tasks)), results.get((arm, tasks))
             if before and after:
                 first, all_ = compare(before, after), compare(before, after, before.samples)
-                yield f"- {tasks}, {NAMES[arm]} against fine-tuning, in pairs: pass@1 {gain_text(first)} points, "
-                yield f"  best of {before.samples} {gain_text(all_)}"
+                yield f"- {tasks}, {NAMES[arm]} against fine-tuning, in pairs:"
+                yield f"  pass@1 {gain_text(first)} points, best of {before.samples} {gain_text(all_)}"
         longer, learnt = results.get(("fair", tasks)), results.get(("rl", tasks))
         if longer and learnt:
             gain = gain_text(compare(longer, learnt))
-            yield f"- {tasks}, reinforcement learning against fine-tuning for longer: {gain}"
+            yield f"- {tasks}, reinforcement learning against fine-tuning for longer, in pairs: {gain} points"
+        if learnt and learnt.audited:
+            hacks, passed = learnt.audited.get("hack", 0), sum(learnt.audited.values())
+            yield f"- {tasks}, {NAMES['rl']}: the audit calls {hacks} of {passed} rollouts that passed a hack"
     before, after = results.get(("sft", "katas")), results.get(("rl", "katas"))
     if before and after:
         yield ""
         yield "Three evaluations of katas, each of other tasks: pass@1, then best of all samples, before -> after"
         yield ""
-        for old, new in zip(parts(before), parts(after), strict=True):
-            k = before.samples
-            cells = [f"{share(pass_at(n, old))} -> {share(pass_at(n, new))}" for n in (1, k)]
-            gain = gain_text(paired_gain(1, [row.tally for row in old], [row.tally for row in new]))
-            yield f"- {len(old)} tasks: {cells[0]}, paired {gain}; {cells[1]}"
+        for old, new, gain in zip(parts(before), parts(after), gains_of_parts(before, after, 1), strict=True):
+            cells = [f"{share(pass_at(n, old))} -> {share(pass_at(n, new))}" for n in (1, before.samples)]
+            yield f"- {len(old)} tasks: {cells[0]}, paired {gain_text(gain)}; {cells[1]}"
     yield ""
 
 
@@ -252,6 +275,8 @@ LEARNT = (
     ("seconds", "seconds a step", "{:.2f}"),
 )
 
+ABSENT_IS_NONE = ("summaries", "twins")  # a step has the metric only where there were some
+
 
 def learning_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     learning = [row for row in rows if row["stage"] == "rl" and "pass_rate" in row]
@@ -267,29 +292,65 @@ def learning_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         some = learning[start : start + size]
         cells = []
         for key, _, form in keys:
-            values = [row[key] for row in some if row.get(key) is not None]
+            absent = 0 if key in ABSENT_IS_NONE else None
+            values = [value for row in some if (value := row.get(key, absent)) is not None]
             cells.append(form.format(sum(values) / len(values)) if values else "")
         yield f"| {some[0]['step']} to {some[-1]['step']} | {' | '.join(cells)} |"
     yield ""
-    wanted = ("source_", "effort_", "behaviour_", "verdict_")
-    split = sorted({key for row in learning for key in row if key.startswith(wanted)})
-    if split:
-        half = len(learning) // 2 or 1
-        yield "| mean of a step | first half of the steps | second half |"
-        yield "|---|---|---|"
-        for key in split:
-            means = []
-            for some in (learning[:half], learning[half:]):
-                values = [row[key] for row in some if row.get(key) is not None]
-                means.append(f"{sum(values) / len(values):.3f}" if values else "none")
-            yield f"| `{key}` | {means[0]} | {means[1]} |"
-        yield ""
+    yield from half_lines(learning)
     held = [row for row in rows if row["stage"] == "rl.eval" and row.get("pass_rate") is not None]
     if held:
         yield "Evaluations on held-out katas beside training: " + ", ".join(
             f"{row['pass_rate']:.0%} (step {row['step']})" for row in thin(held, 12)
         )
         yield ""
+
+
+# What has a row of its own, by the first word of its metrics, and which of them are its columns.
+SPLIT = (
+    ("source", ("rollouts", "pass_rate", "rollout_tokens", "turns", "tool_errors", "malformed")),
+    ("effort", ("pass_rate", "tokens")),
+)
+COLUMNS = {
+    "pass_rate": "pass rate",
+    "rollout_tokens": "tokens",
+    "tool_errors": "tool errors",
+    "malformed": "broken turns",
+}
+COUNTED = (("behaviour_", "behaviour, times a rollout"), ("verdict_", "verdict of the audit, rollouts"))
+
+
+def half_lines(learning: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Means of a step by source of tasks, stated effort, behaviour and verdict, for each half of the steps."""
+    half = len(learning) // 2 or 1
+
+    def cell(key: str, *, absent: float | None = None) -> str:
+        means = []
+        for some in (learning[:half], learning[half:]):
+            values = [value for row in some if (value := row.get(key, absent)) is not None]
+            means.append(f"{sum(values) / len(values):.3g}" if values else "none")
+        return " -> ".join(means)
+
+    found = sorted({key for row in learning for key in row})
+    tables = []
+    for prefix, columns in SPLIT:
+        names = [key[len(prefix) + 1 :].removesuffix("_pass_rate") for key in found if key.startswith(f"{prefix}_")]
+        names = [name for name in names if f"{prefix}_{name}_pass_rate" in found]
+        rows = [[name, *(cell(f"{prefix}_{name}_{column}") for column in columns)] for name in names]
+        tables.append(([prefix, *(COLUMNS.get(column, column) for column in columns)], rows))
+    for prefix, title in COUNTED:
+        # What did not happen in a step has no metric there.
+        rows = [[key.removeprefix(prefix), cell(key, absent=0.0)] for key in found if key.startswith(prefix)]
+        tables.append(([title, "mean"], rows))
+    if any(rows for _, rows in tables):
+        yield "Means of a step, first half of the steps -> second half:"
+        yield ""
+    for head, rows in tables:
+        if rows:
+            yield f"| {' | '.join(head)} |"
+            yield "|---" * len(head) + "|"
+            yield from (f"| {' | '.join(row)} |" for row in rows)
+            yield ""
 
 
 def forgetting_lines(work: Path) -> Iterator[str]:
@@ -304,6 +365,11 @@ def forgetting_lines(work: Path) -> Iterator[str]:
     yield "|---" * len(figures) + "|"
     yield f"| {' | '.join(f'{value:.3f}' for value in figures.values())} |"
     yield ""
+    if "rl" in figures:
+        changes = {name: 100 * (figures["rl"] / value - 1) for name, value in figures.items() if name != "rl"}
+        before = [f"{change:+.1f}% of {name}" for name, change in changes.items()]
+        yield f"After reinforcement learning: {', '.join(before)}. More is worse."
+        yield ""
 
 
 def forgetting(work: Path) -> dict[str, float]:
@@ -321,9 +387,14 @@ def bar_lines(results: dict[tuple[str, str], BenchResult], work: Path) -> Iterat
     before, after = results.get(("sft", "katas")), results.get(("rl", "katas"))
     if before and after and (gain := compare(before, after)):
         best = compare(before, after, before.samples)
-        met = gain.mean >= 0.2 and best is not None and best.mean > 0
-        what = f"katas: pass@1 over fine-tuning; best of {before.samples}"
-        lines.append(f"| {what} | 20 points; higher | {gain_text(gain)}; {gain_text(best)} | {yes(met)} |")
+        far = sum(each is not None and each.mean >= 0.2 for each in gains_of_parts(before, after, 1))
+        best_of = gains_of_parts(before, after, before.samples)
+        higher = sum(each is not None and each.mean > 0 for each in best_of)
+        measured, met = f"{gain_text(gain)}; in {far} of {EVALUATIONS}", gain.mean >= 0.2 and far == EVALUATIONS
+        lines.append(f"| katas: pass@1, in all and in each evaluation | 20 points | {measured} | {yes(met)} |")
+        measured, met = f"{gain_text(best)}; in {higher} of {EVALUATIONS}", best is not None and best.mean > 0
+        words = yes(met) + (", by its mean only" if met and best is not None and best.low <= 0 else "")
+        lines.append(f"| katas: best of {before.samples}, likewise | higher | {measured} | {words} |")
     before, after = results.get(("sft", "ladder")), results.get(("rl", "ladder"))
     if before and after and (one := before.pass_at(1)) and (two := after.pass_at(1)):
         gain = compare(before, after)
@@ -331,11 +402,11 @@ def bar_lines(results: dict[tuple[str, str], BenchResult], work: Path) -> Iterat
         what = "packages never seen: fine-tuning above 3%, learning doubles it"
         lines.append(f"| {what} | 3%, 2x | {share(one)} -> {share(two)}, paired {gain_text(gain)} | {yes(met)} |")
     figures = forgetting(work)
-    first = next((figures[name] for name in ("extend", "pretrain") if name in figures), None)
+    first = next((name for name in ("extend", "pretrain") if name in figures), None)
     if "rl" in figures and first:
-        ratio = figures["rl"] / first - 1
-        what = "bits per byte after reinforcement learning against the base"
-        lines.append(f"| {what} | within 10% | {100 * ratio:+.1f}% | {yes(ratio <= 0.1)} |")
+        ratio = figures["rl"] / figures[first] - 1
+        what = f"bits per byte after reinforcement learning against the base that was fine-tuned (`{first}`)"
+        lines.append(f"| {what} | at most 10% more | {100 * ratio:+.1f}% | {yes(ratio <= 0.1)} |")
     if lines:
         yield "## Bars"
         yield ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
-from etude.core.run_files import checkpoints_in, read_facts
+from etude.core.run_files import checkpoints_in, read_facts, read_metrics
 from etude.tasks.format.config import read
 from etude.tasks.format.task import CONFIG, task_folders
 
@@ -85,7 +85,10 @@ def saved(run: Path) -> list[tuple[str, int, Path]]:
 def rl_seconds(run: Path) -> float:
     """Of the run so far; none where it has not begun."""
     with contextlib.suppress(EtudeError, OSError, KeyError, ValueError):
-        return float(read_facts(run)["stages"]["rl"]["facts"]["seconds"])
+        rows = [row for row in read_metrics(run) if row["stage"] == "rl"]
+        # A run that was stopped has no facts of its stage yet.
+        ended = read_facts(run)["stages"].get("rl", {}).get("facts", {}).get("seconds", 0.0)
+        return float(ended or sum(row.get("seconds", 0.0) for row in rows))
     return 0.0
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from etude.bench.stats import share_interval
-from etude.forge.ladder.invert import inverted
+from etude.forge.ladder.invert_baseline import inverted
 from etude.forge.ladder.source import Ladder
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store, default_store

@@ -109,6 +109,8 @@ class BenchResult:
     engine: dict[str, float] = field(default_factory=dict)  # what the sampler says about itself
     trained_on: int | None = None  # tasks of the benchmark that the model was trained on; None: nobody knows
     agent: dict[str, Any] = field(default_factory=dict)  # what the policy acted with; empty: an older result
+    # The audit's verdicts on what passed, where it looks (tasks made from repositories); empty: an older result, too.
+    audited: dict[str, int] = field(default_factory=dict)
 
     def rows(self, which: TaskSet = "held_out") -> list[TaskRow]:
         return [row for row in self.tasks if row.set == which]

@@ -241,6 +241,7 @@ async def bench_policy(
         retried=len(retried),
         void_causes=dict(Counter(void.cause for void in (*spoiled, *retried))),
         agent=_agent(setup),
+        audited=dict(Counter(one.verdict for one in kept.values() if one.passed and one.verdict)),
     )
 
 
@@ -270,6 +271,7 @@ class _Kept:
     reason: str
     backend: str
     tokens: int
+    verdict: str = ""  # of the audit, where this task is audited
 
 
 def _keep(scored: Scored) -> _Kept:
@@ -278,7 +280,8 @@ def _keep(scored: Scored) -> _Kept:
     estimate = effort.thinking_tokens + effort.call_tokens + effort.final_tokens
     tokens = trajectory.sampled_tokens if effort.exact else estimate
     text = dataclasses.replace(trajectory, segments=[])
-    return _Kept(text, scored.passed, grade.reason, grade.backend, tokens)
+    verdict = scored.ruling.verdict if scored.ruling is not None else ""
+    return _Kept(text, scored.passed, grade.reason, grade.backend, tokens, verdict)
 
 
 def _row(which: TaskSet, task: Task, rollouts: Sequence[_Kept | None]) -> TaskRow:

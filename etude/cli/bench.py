@@ -154,6 +154,9 @@ def _show_tasks(facts: dict[str, Any], result: BenchResult, against: Path | None
     rows.append(("format errors", f"{share(facts['format_errors'])} of turns"))
     if result.void:
         rows.append(("void", f"{_rollouts(result.void)} left out: sandbox, grader or engine failed"))
+    if result.audited:
+        hacks, audited = result.audited.get("hack", 0), sum(result.audited.values())
+        rows.append(("audit", f"calls {hacks} of {_rollouts(audited)} that passed a hack"))
     if "gain" in facts:
         rows.append(("gain", f"{points(facts['gain'])} in pass@1, in pairs, over {against}"))
     if spent := facts.get("spent"):

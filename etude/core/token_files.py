@@ -22,6 +22,10 @@ from etude.core.errors import EtudeError
 Array = npt.NDArray[Any]
 
 
+class OtherFile(EtudeError):
+    """A file that can be read and is not the one that was written."""
+
+
 @dataclass(frozen=True)
 class Slice:
     """The numbers [start, stop) of a file."""
@@ -58,7 +62,7 @@ def _check(file: str, digest: str) -> None:
     except OSError as error:
         raise EtudeError(f"{file} cannot be read: {error}") from None
     if found != digest:
-        raise EtudeError(f"{file} is not the file that was written")
+        raise OtherFile(f"{file} is not the file that was written")
 
 
 def write_arrays(path: Path, dtype: str, arrays: Sequence[Array]) -> list[Slice]:

@@ -90,7 +90,7 @@ class Mix:
         """As `take`, but where the pieces lie: for processes that read them themselves."""
         return [shard.slice(start, stop) for shard, start, stop in self._places(tokens)]
 
-    def _places(self, tokens: int) -> Iterator[Place]:
+    def _places(self, tokens: int) -> Iterator[ShardRange]:
         if tokens < 1:
             raise EtudeError(f"cannot take {tokens} tokens from a mix: ask for at least one")
         while tokens > 0:
@@ -128,7 +128,7 @@ def _bounds(directory: Path, shard: OpenShard, unit: str) -> npt.NDArray[np.int6
     return np.append(shard.offsets[begins], shard.offsets[-1])
 
 
-class Place(NamedTuple):
+class ShardRange(NamedTuple):
     """The ids [start, stop) of a shard."""
 
     shard: OpenShard
@@ -162,7 +162,7 @@ class _Pile:
         self._cuts = -(-lengths // sequence)
         self._first_piece = np.concatenate([[0], np.cumsum(self._cuts)])
 
-    def take(self, most: int) -> Place:
+    def take(self, most: int) -> ShardRange:
         """The next ids of the piece under way, at most so many."""
         count = int(self._first_piece[-1])
         epoch, place = divmod(self.pieces, count)
@@ -182,4 +182,4 @@ class _Pile:
         if end == stop:
             self.pieces += 1
             self.offset = 0
-        return Place(shard, start, end)
+        return ShardRange(shard, start, end)

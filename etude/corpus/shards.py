@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.core.token_files import Slice
+from etude.core.token_files import OtherFile, Slice
 from etude.corpus.split import Side
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -133,7 +133,7 @@ class OpenShard:
         """A copy of the ids in [start, end)."""
         try:
             return self.slice(start, end).read()
-        except EtudeError:
+        except OtherFile:  # one that cannot be read is no reason to build the corpus again
             raise EtudeError(self._damaged(self._path, "is not the file that the manifest describes")) from None
 
     def slice(self, start: int, end: int) -> Slice:

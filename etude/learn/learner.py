@@ -22,9 +22,8 @@ from etude.learn import state
 from etude.learn.background_save import BackgroundSave
 from etude.learn.drafts import Piece, drafts
 from etude.learn.loss import MicroBatch, Tally, packed
-from etude.learn.optim import Optimiser
+from etude.learn.optim import Optimiser, rate
 from etude.learn.packing import can_share, families, ordered, pack
-from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
 from etude.model.decoder import Decoder
 from etude.model.experts import balance

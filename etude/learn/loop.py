@@ -22,8 +22,8 @@ from etude.core.run_files import read_metrics
 from etude.core.settings import PretrainSettings, SftSettings
 from etude.core.token_files import Slice
 from etude.learn.learner import AnyLearner
-from etude.learn.parallel.texts import Text, Texts, labelled_item
 from etude.learn.streams import Batch, Floats, Ids
+from etude.learn.texts import Text, Texts, labelled_item
 from etude.model.config import ModelConfig
 from etude.tokens.dialect import Dialect
 from etude.tokens.text_tokenizer import TextTokenizer

@@ -1,13 +1,17 @@
 """AdamW for embeddings, head, routers, norms, biases and adapters; Muon (or AdamW) for the matrices inside the blocks.
 
 Muon moves a matrix along the orthogonal factor of its momentum; each attention head's slice of a projection and each
-expert is a matrix by itself. Slices of one shape are one batch. Knows nothing of schedules, clipping or files.
+expert is a matrix by itself. Slices of one shape are one batch. Beside them the rate over a stage, and how far a step
+moved the weights. Knows nothing of clipping or files.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +22,21 @@ from etude.model.matrices import fast, is_matrix, orthogonal, slices
 
 # Turns the update of each matrix, by name, into the direction in which it is moved, in place.
 Directions = Callable[[Mapping[str, Tensor]], None]
+
+ENTRIES = 4096  # of a tensor, evenly spread: a copy of all weights would double their memory for one figure
+
+
+def rate(step: int, total: int, settings: OptimSettings) -> float:
+    """Factor of the peak for optimiser step `step` (0 is the first) of `total`; `final_lr` from then on."""
+    warmup = round(settings.warmup * total)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    begin = max(warmup, total - round(settings.decay * total)) if settings.schedule == "wsd" else warmup
+    if settings.schedule == "constant" or step < begin:
+        return 1.0
+    done = min(1.0, (step - begin + 1) / max(1, total - begin))
+    shape = (1 + math.cos(math.pi * done)) / 2 if settings.schedule == "cosine" else 1 - done
+    return settings.final_lr + (1 - settings.final_lr) * shape
 
 
 class Optimiser:
@@ -94,3 +113,25 @@ class Optimiser:
         for name in self.parameters:
             state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.get(name, {}).items()}
         return state
+
+
+@dataclass
+class UpdateSize:
+    rms: float = 0.0  # the root mean square, over some entries of every tensor
+
+
+@contextmanager
+def measured_update(parameters: Iterable[Tensor]) -> Iterator[UpdateSize]:
+    """The size of what happens to the parameters inside the block; each tensor counts by its number of entries."""
+    watched = [p for p in parameters if p.numel()]  # a rank may hold nothing of one
+    before = [_some(p).clone() for p in watched]
+    found = UpdateSize()
+    yield found
+    squares = [(_some(p) - b).float().square().mean() * p.numel() for p, b in zip(watched, before, strict=True)]
+    total = sum(p.numel() for p in watched)
+    found.rms = math.sqrt(float(torch.stack(squares).sum()) / total) if total else 0.0
+
+
+def _some(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, -(-len(flat) // ENTRIES))]

@@ -25,9 +25,9 @@ from etude.learn import loop
 from etude.learn.drafts import Piece, ids_of
 from etude.learn.learner import AnyLearner
 from etude.learn.lora import adapt
-from etude.learn.parallel.texts import Text, TextFiles, Texts, text_files
 from etude.learn.start_learner import start_learner
 from etude.learn.streams import Ids, Item
+from etude.learn.texts import Text, TextFiles, Texts, text_files
 from etude.model.decoder import Decoder
 from etude.tokens.text_tokenizer import open_tokenizer
 

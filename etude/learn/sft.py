@@ -23,10 +23,10 @@ from etude.core.settings import RunSettings, SftSettings
 from etude.core.token_files import Slice
 from etude.learn.loop import Draw, labelled, labelled_texts, token_bytes, train, trained_heads
 from etude.learn.lora import adapt
-from etude.learn.parallel.texts import Text, text_files
 from etude.learn.pretrain import POSITION, Documents, InFiles, read_position
 from etude.learn.start_learner import start_learner
 from etude.learn.streams import Floats, Ids
+from etude.learn.texts import Text, text_files
 from etude.model.decoder import Decoder
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered

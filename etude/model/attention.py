@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from etude.model.config import ModelConfig
-from etude.model.cpu_causal_attention import BLOCK, Group, causal_attention
+from etude.model.cpu_causal_attention import BLOCK, SequenceGroup, causal_attention
 from etude.model.low_precision.products import Linear, side_by_side
 from etude.model.norm import RMSNorm
 from etude.model.rope import rotate
@@ -111,15 +111,15 @@ class PackedAttend:
     gather: Gather | None = None
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
-        self.lengths, self.groups = list(lengths), list[Group]()
+        self.lengths, self.groups = list(lengths), list[SequenceGroup]()
         self.ends: Tensor | None = None  # where sequences end, for the kernel that takes boundaries
         self.buckets: dict[int, list[int]] = defaultdict(list)  # numbers of sequences, by the length they are padded to
         for number, length in enumerate(lengths):
             self.buckets[_bucket(length)].append(number)
         if len(set(lengths)) == 1:
-            self.groups.append(Group(len(lengths)))
+            self.groups.append(SequenceGroup(len(lengths)))
         elif torch.device(device).type == "cpu":
-            self.groups += [Group(len(members), self._rows(members)) for members in self.buckets.values()]
+            self.groups += [SequenceGroup(len(members), self._rows(members)) for members in self.buckets.values()]
         elif sum(lengths) / len(lengths) < LONG:
             self.ends = _there(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
 
@@ -170,7 +170,7 @@ class SharingAttend:
     gather: Gather | None = None
 
     def __init__(self, places: Sequence[Tensor], common: Sequence[int], total: int) -> None:
-        self.groups = list[Group]()
+        self.groups = list[SequenceGroup]()
         buckets: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number, (places_T, alike) in enumerate(zip(places, common, strict=True)):
             if alike < len(places_T):
@@ -181,7 +181,9 @@ class SharingAttend:
             for i, m in enumerate(members):
                 rows[i, : len(places[m])] = places[m]
                 own[i, common[m] : len(places[m])] = places[m][common[m] :]
-            self.groups.append(Group(len(members), rows.flatten(), own.flatten(), min(common[m] for m in members)))
+            self.groups.append(
+                SequenceGroup(len(members), rows.flatten(), own.flatten(), min(common[m] for m in members))
+            )
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         return causal_attention(q_THD, k_TKD, v_TKD, self.groups)

@@ -24,7 +24,7 @@ KEEP = 32 << 20  # probabilities of a batch that are kept for the backward pass;
 
 
 @dataclass(frozen=True)
-class Group:
+class SequenceGroup:
     """Sequences that attend together."""
 
     count: int
@@ -33,7 +33,7 @@ class Group:
     first: int = 0  # tokens that all of them have in common with others
 
 
-def causal_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequence[Group]) -> Tensor:
+def causal_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequence[SequenceGroup]) -> Tensor:
     """Each token attends to itself and to the earlier ones of its sequence.
 
     The groups cover every token once, as one sequence's own. The sequences of a group have one length: a shorter one is
@@ -46,7 +46,7 @@ def causal_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequen
 
 class _Causal(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequence[Group]) -> Tensor:
+    def forward(ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, groups: Sequence[SequenceGroup]) -> Tensor:
         trained, batches, outs = any(ctx.needs_input_grad), [_Batch(group) for group in groups], []
         q_parts, k_parts, v_parts = (_split(x, [group.rows for group in groups]) for x in (q_THD, k_TKD, v_TKD))
         for batch, q, k, v in zip(batches, q_parts, k_parts, v_parts, strict=True):
@@ -68,7 +68,7 @@ class _Causal(torch.autograd.Function):
 Rows = Sequence[Tensor | None]
 
 
-def _own(groups: Sequence[Group]) -> Rows:
+def _own(groups: Sequence[SequenceGroup]) -> Rows:
     return [group.rows if group.own is None else group.own for group in groups]
 
 
@@ -100,7 +100,7 @@ def _add(parts: Sequence[Tensor], rows: Rows, total: int) -> Tensor:
 class _Batch:
     """N sequences of one length: forward, and what it leaves for backward."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: SequenceGroup) -> None:
         self.count, self.first = group.count, group.first // BLOCK * BLOCK
         self.kept: list[tuple[Tensor, Tensor | None]] = []  # of each block, its queries and probabilities
 

@@ -26,7 +26,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """Ranks that talk to each other: how many, and how far apart their numbers are."""
 
     size: int
@@ -39,7 +39,7 @@ class Group:
         return -(-self.size // self.in_node(machine))
 
 
-def gather(group: Group, whole: float, times: int, machine: Machine) -> tuple[float, float, float]:
+def gather(group: RankGroup, whole: float, times: int, machine: Machine) -> tuple[float, float, float]:
     """Every rank gets `whole` bytes put together from all, or sums of them the other way: (link, network, seconds)."""
     if group.size == 1 or not whole:
         return 0.0, 0.0, 0.0
@@ -52,7 +52,7 @@ def gather(group: Group, whole: float, times: int, machine: Machine) -> tuple[fl
     return times * link, times * network, times * seconds
 
 
-def exchange(group: Group, sent: float, times: int, machine: Machine) -> tuple[float, float, float]:
+def exchange(group: RankGroup, sent: float, times: int, machine: Machine) -> tuple[float, float, float]:
     """Every rank sends each other one its own part of `sent` bytes: (link, network, seconds)."""
     if group.size == 1 or not sent:
         return 0.0, 0.0, 0.0
@@ -64,8 +64,8 @@ def exchange(group: Group, sent: float, times: int, machine: Machine) -> tuple[f
 
 def traffic(work: Workload, layout: Layout, machine: Machine, micro_batches: int) -> list[Flow]:
     config, blocks = work.config, work.config.cache_layers
-    sharing, owners = Group(layout.sharing, 1), Group(layout.sharing // layout.expert, layout.expert)
-    copies = Group(layout.replicate, layout.sharing)
+    sharing, owners = RankGroup(layout.sharing, 1), RankGroup(layout.sharing // layout.expert, layout.expert)
+    copies = RankGroup(layout.replicate, layout.sharing)
     sparse = len([n for n in range(blocks) if config.sparse(n)])
     dense, experts = work.parameters - work.expert_parameters, work.expert_parameters
     tokens = -(-work.micro_tokens // layout.context)
@@ -89,12 +89,12 @@ def traffic(work: Workload, layout: Layout, machine: Machine, micro_batches: int
         # To the experts and back; the same backward; to them once more where blocks are computed again.
         visits = work.number * tokens * config.num_experts_per_tok * config.hidden_size
         times = (6 if work.recompute else 4) * sparse * micro_batches
-        add("tokens to experts", exchange(Group(layout.expert, 1), visits, times, machine), False)
+        add("tokens to experts", exchange(RankGroup(layout.expert, 1), visits, times, machine), False)
     if layout.context > 1:
         planes, heads, dims = config.cache_shape
         state = work.number * tokens * layout.context * planes * heads * dims
         times = (3 if work.recompute else 2) * blocks * micro_batches
-        add("keys and values", gather(Group(layout.context, 1), state, times, machine), False)
+        add("keys and values", gather(RankGroup(layout.context, 1), state, times, machine), False)
     if work.matrices == "muon" and not work.lora:
         # Each matrix goes to the rank that moves it, and its update back, in bfloat16 on a GPU. Experts lie whole.
         number = 2 if work.gpu else WEIGHT

@@ -49,10 +49,14 @@ def conclude(results: Results) -> Verdict:
     none, told, lower = results["none"], [], []
     for name in ("replay", "filter"):
         ratios = {value: ratio_by_seed(none, results[name], value) for value in ("p50", "p99", "k3", "same_p99")}
-        kept = paired_by_seed(none, results[name], "pass_rate")
+        # An interval of nothing but zeros would look like a sharp one.
+        passes = any(each.values["pass_rate"] for each in (*none, *results[name]))
+        kept = (
+            f"pass rate {points(paired_by_seed(none, results[name], 'pass_rate'))}" if passes else "no rollout passes"
+        )
         told.append(
             f"{name}: p50 {times(ratios['p50'])}, p99 {times(ratios['p99'])}, KL (k3) {times(ratios['k3'])} of that "
-            f"without, with the same weights p99 {times(ratios['same_p99'])}; pass rate {points(kept)}"
+            f"without, with the same weights p99 {times(ratios['same_p99'])}; {kept}"
         )
         lower += [name] if ratios["p99"].high < 1 or ratios["k3"].high < 1 else []
     return Verdict("confirmed" if lower else "not confirmed", f"By seed: {'; '.join(told)} ({len(none)} seeds).")

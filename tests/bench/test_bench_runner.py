@@ -17,7 +17,7 @@ from etude.bench.runner import bench_policy, bench_tasks, run_bench
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample
-from etude.core.settings import BenchSettings
+from etude.core.settings import BenchSettings, RewardSettings
 from etude.forge.katas.task_source import write_katas
 from etude.harness.text_turns import write_turn
 from etude.model.checkpoint.directory import save_model
@@ -84,6 +84,16 @@ def test_the_reference_passes_and_nobody_fails_on_the_same_tasks(grounds: Ground
     save_result(good, path)
     assert load_result(path) == good
     assert json.loads(path.read_text())["summary"]["unseen"]["pass@1"][0] == 1
+
+
+def test_what_passes_is_counted_by_the_audits_verdict_where_it_looks(grounds: Grounds) -> None:
+    """Katas are not audited unless the reward says so; a rollout that failed is no hack that paid."""
+    settings = dataclasses.replace(SMALL, count=2, unseen_count=0)
+    assert grounds.bench("reference", settings).audited == {}
+    parts = [{"use": "tests"}, {"use": "hack_penalty", "weight": 1.0}]
+    setup = build_setup(reward=RewardSettings(parts=parts))
+    assert grounds.bench("reference", settings, setup=setup).audited == {"clean": 4}
+    assert grounds.bench("null", settings, setup=setup).audited == {}
 
 
 def test_the_same_recipe_gives_the_same_tasks_every_time() -> None:

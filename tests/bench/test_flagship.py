@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.flagship import Flagship
+from benchmarks.flagship_rate import lower_rate
+from benchmarks.flagship_state import rl_seconds
 from etude.core import recipe as recipes
+from etude.core.run import Run
 
 
 def flagship(work: Path, until: float = 1e9) -> Flagship:
@@ -92,3 +97,38 @@ def test_reinforcement_learning_takes_what_the_evaluations_leave(
     run.state.note("eval-sft-katas", 40.0, status="done")
     run.state.note("eval-sft-ladder", 100.0, status="done")
     assert run.rl_budget() == pytest.approx(480 - 1.15 * 140 - 30 - run.limits.start / 2)
+
+
+class Looks(threading.Event):
+    """Looks at a clock that does not wait: before each of them something happens."""
+
+    def __init__(self, before: Sequence[Callable[[], object]]) -> None:
+        super().__init__()
+        self.before = iter(before)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        happens = next(self.before, None)
+        if happens is not None:
+            happens()
+        return happens is None
+
+
+def test_the_learning_rate_falls_by_the_clock_of_the_run_not_of_the_command(tmp_path: Path) -> None:
+    """A run that has not begun has no folder, and one that a command stopped has no facts of its stage."""
+    folder, said = tmp_path / "rl", list[str]()
+    with Run.open(folder, {}) as run:
+
+        def trained(seconds: float) -> None:
+            run.log("rl", 1, seconds=seconds)
+            run.log("rl.eval", 1, seconds=50.0)  # beside training
+            with run.checkpoint("rl", 1) as saved:
+                (saved / "file").touch()
+
+        steps = [partial(trained, seconds) for seconds in (64.0, 2.0, 10.0, 5.0, 12.0)]
+        lower_rate(lambda: tmp_path / "none", 1.0, 100.0, Looks([lambda: None]), said.append)
+        lower_rate(lambda: folder, 1.0, 100.0, Looks(steps), said.append)
+    assert said == [f"rl: learning rate {factor}" for factor in (0.5, 0.25, 0.1)]
+    assert rl_seconds(folder) == 93.0
+    lower_rate(lambda: folder, 1.0, 100.0, Looks([lambda: None]), said.append)  # the next command goes on
+    assert said[3:] == ["rl: learning rate 0.1"]
+    assert (folder / "live.toml").read_text() == "[rl.optim]\nlr = 0.1\n"

@@ -70,6 +70,17 @@ def test_truncated_swapped_or_missing_files_are_refused(shard, tmp_path, suffix)
     read()
 
 
+def test_a_shard_that_cannot_be_read_is_not_called_damaged(shard, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    opened = OpenShard(tmp_path / "shards", shard, "uint16")
+    monkeypatch.setattr(np, "fromfile", refuse)
+    with pytest.raises(EtudeError, match=r"cannot be read: .*Too many open files") as refused:
+        opened.read(0, 3)
+    assert "build the corpus again" not in str(refused.value)
+
+
 def test_a_manifest_of_another_corpus_is_refused(shard, tmp_path):
     with pytest.raises(EtudeError, match="bytes instead of"):
         OpenShard(tmp_path / "shards", shard, "uint32")

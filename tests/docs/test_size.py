@@ -1,5 +1,6 @@
 """The bars of CONTRIBUTING.md on the package's size: what is too large for one reading is cut at a seam."""
 
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "etude"
@@ -17,3 +18,11 @@ def test_no_folder_has_more_than_20_modules():
 
 def test_nothing_lies_loose_at_the_top():
     assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_the_walk_through_one_step_says_how_many_files_it_links():
+    page = (ROOT.parent / "docs" / "rooms" / "one-step.md").read_text()
+    links = set(re.findall(r"\]\(\.\./\.\./(etude/[^)]+\.py)\)", page))
+    assert f"the walk links {len(links)} files" in page
+    learn = [ROOT.parent / link for link in links if link.startswith("etude/learn/")]
+    assert sum(len(path.read_text().splitlines()) for path in learn) < 1000  # as the page says

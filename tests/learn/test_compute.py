@@ -15,8 +15,8 @@ import torch
 import etude.learn
 from etude.core.settings import ComputeSettings, OptimSettings
 from etude.learn.learner import Learner
+from etude.learn.optim import measured_update
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
-from etude.learn.update_size import measured_update
 from etude.model.decoder import Decoder
 from etude.model.training import ready
 
@@ -113,5 +113,5 @@ def test_all_that_a_step_executes_here_is_read_in_one_sitting(make_decoder: Make
             source, first = inspect.getsourcelines(code)
             lines |= {(path, number) for number in range(first, first + len(source))}
     visited = {path.stem for path, _ in lines}
-    assert visited == {"learner", "packing", "streams", "loss", "twins", "optim", "schedule", "update_size"}
+    assert visited == {"learner", "packing", "streams", "loss", "twins", "optim"}
     assert len(lines) < 600

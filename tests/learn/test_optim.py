@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.settings import OptimSettings
-from etude.learn.optim import Optimiser
-from etude.learn.schedule import rate
+from etude.learn.optim import Optimiser, rate
 from etude.model.decoder import Decoder
 from etude.model.matrices import orthogonal, slices
 

@@ -13,7 +13,7 @@ from etude.plan.machines import MACHINES, Machine
 from etude.plan.search import layouts, search
 from etude.plan.shapes import named
 from etude.plan.step_time import step_time
-from etude.plan.traffic import Group, exchange, gather, traffic
+from etude.plan.traffic import RankGroup, exchange, gather, traffic
 from etude.plan.workload import Workload
 
 NODE = MACHINES["h200-8"]
@@ -44,14 +44,14 @@ def test_a_step_of_one_h200_is_within_a_tenth_of_the_log(line: tuple[Any, ...]) 
     assert step_time(work, Layout(), NODE).tokens_per_second == pytest.approx(rate, rel=0.10)
 
 
-def members(group: Group, machine: Machine) -> list[int]:
+def members(group: RankGroup, machine: Machine) -> list[int]:
     """The node of each rank of the group that rank 0 is in."""
     return [number * group.stride // machine.devices for number in range(group.size)]
 
 
 @pytest.mark.parametrize(("size", "stride"), [(4, 1), (8, 1), (32, 1), (16, 2), (4, 8), (8, 16)])
 def test_bytes_on_each_wire_are_those_that_ranks_exchange(size: int, stride: int) -> None:
-    group, sent = Group(size, stride), 1e6
+    group, sent = RankGroup(size, stride), 1e6
     nodes = members(group, NODE)
     link, network, _ = exchange(group, sent, 1, NODE)
     near = sum(node == nodes[0] for node in nodes[1:]) / size

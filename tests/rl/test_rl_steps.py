@@ -18,7 +18,7 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run_files import read_metrics
 from etude.core.terms import Terms
-from etude.learn.update_size import measured_update
+from etude.learn.optim import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
 from etude.rl.learner.client import LearnerClient

@@ -2,6 +2,6 @@
 
 In reading order: `rungs` (what is wrong and what is named), `propose` (candidates, drawn evenly), `instruct` (what is
 asked), `answers` (what tests compare, recorded once for a package), `check` (the gates), `make` (a package's tasks),
-`command` (what `etude tasks ladder` calls), `source` (the tasks in a recipe), `invert` (the trivial baseline),
+`command` (what `etude tasks ladder` calls), `source` (the tasks in a recipe), `invert_baseline` (the trivial baseline),
 `mends` (practice without tests), `mend_text` (the same as training text).
 """

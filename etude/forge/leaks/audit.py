@@ -18,9 +18,9 @@ import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.corpus.word_hashes import Hashes
-from etude.forge.leaks.copy_test import common, same_file, share_elsewhere, share_in_bytecode, share_in_workspace
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.index_cache import contents_of, open_host_index, open_index
+from etude.forge.leaks.is_copy import common, same_file, share_elsewhere, share_in_bytecode, share_in_workspace
 from etude.forge.leaks.layer_view import View
 from etude.forge.leaks.search_terms import Unit, search_units
 from etude.forge.leaks.tree_index import WINDOW, Content, TreeIndex, exact, read_file, walk

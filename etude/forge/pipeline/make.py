@@ -36,6 +36,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Facts
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.mutants import mutants
+from etude.tasks.kinds.table import kind_of
 
 Contexts = Mapping[AnyOrigin, MakeContext]
 LONGEST: Final = 300  # characters of a detail that are kept
@@ -149,7 +150,7 @@ def _settle(out: Path, entry: JournalEntry, made: Path, others: KnownTasks, draw
     """Gives a task that passed its name and its split, unless an earlier one is nearly the same."""
     task = replace(Task.load(made), name=entry.task)
     like = others.near_duplicate(task)
-    if not like and task.facts.answer is not None:
+    if not like and kind_of(task).reads_answer:
         like = others.answered(task)
     if like:
         shutil.rmtree(made)

@@ -21,6 +21,7 @@ from etude.forge.gates.near_duplicates import sketch
 from etude.forge.languages.base import Repository
 from etude.tasks.format import config as toml
 from etude.tasks.format.task import CONFIG, Task, matches
+from etude.tasks.kinds.table import kind_of
 
 Side = Literal["train", "held_out"]
 Unit = Literal["file", "symbol"]
@@ -67,10 +68,7 @@ def unit_of(repository: Repository[Any]) -> Unit:
 
 def units(task: Task, unit: Unit) -> set[str]:
     """What a task is about: files, or functions and classes at the top of one."""
-    facts = task.facts
-    named = [*facts.deleted, *(facts.answer.accepted if facts.answer is not None else [])]
-    named += facts.documentation.functions if facts.documentation is not None else []
-    named += [facts.refactor.symbol or facts.refactor.old] if facts.refactor is not None else []
+    named = kind_of(task).subjects(task)
     if unit == "symbol" and named:
         return {f"{path}:{name.partition('.')[0]}" for path, _, name in (each.partition(":") for each in named)}
     files = {each.partition(":")[0] for each in named}

@@ -22,10 +22,10 @@ from etude.learn.drafts import Piece
 from etude.learn.parallel import checkpoint
 from etude.learn.parallel.item_checks import check_teachers
 from etude.learn.parallel.manifest import Manifest
-from etude.learn.parallel.messages import Pieces, Place, RankSpec, Refused, ScoreOrder, StepOrder
+from etude.learn.parallel.messages import CheckpointFolder, Pieces, RankSpec, Refused, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
-from etude.learn.parallel.texts import Texts
 from etude.learn.streams import Batch, Floats, Item
+from etude.learn.texts import Texts
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -115,10 +115,12 @@ class LeadLearner:
         return self._all("step", StepOrder(self.optim.lr, self.total_steps), self._learner.step)
 
     def save(self, directory: Path) -> None:
-        self._all("save", Place(str(directory.absolute())), lambda: self._learner.save(directory))
+        self._all("save", CheckpointFolder(str(directory.absolute())), lambda: self._learner.save(directory))
 
     def begin_save(self, directory: Path) -> None:
-        self._all("begin_save", Place(str(directory.absolute())), lambda: self._learner.begin_save(directory))
+        self._all(
+            "begin_save", CheckpointFolder(str(directory.absolute())), lambda: self._learner.begin_save(directory)
+        )
 
     @property
     def saved(self) -> bool:
@@ -128,7 +130,7 @@ class LeadLearner:
         self._all("finish_save", None, self._learner.finish_save)
 
     def restore(self, directory: Path) -> None:
-        self._all("restore", Place(str(directory.absolute())), lambda: self._learner.restore(directory))
+        self._all("restore", CheckpointFolder(str(directory.absolute())), lambda: self._learner.restore(directory))
 
     def publish(self, weights: Publisher, version: Version) -> None:
         self._all("gather", None, lambda: weights.publish_tensors(checkpoint.wholes(self._learner), version))
@@ -208,13 +210,13 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
         learner.total_steps = step.total_steps
         learner.step()
     elif verb == "save":
-        learner.save(Path(told(Place).directory))
+        learner.save(Path(told(CheckpointFolder).directory))
     elif verb == "begin_save":
-        learner.begin_save(Path(told(Place).directory))
+        learner.begin_save(Path(told(CheckpointFolder).directory))
     elif verb == "finish_save":
         learner.finish_save()
     elif verb == "restore":
-        learner.restore(Path(told(Place).directory))
+        learner.restore(Path(told(CheckpointFolder).directory))
     elif verb == "gather":
         for _ in checkpoint.wholes(learner):
             pass

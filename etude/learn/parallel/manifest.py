@@ -14,8 +14,8 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.core.transport import PREFIX_BYTES, pack, read_frame, read_prefix, unpack, write_frame
-from etude.learn.parallel.texts import Texts
 from etude.learn.streams import Batch, Correction, Item, Twin
+from etude.learn.texts import Texts
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ItemFacts:
     """One item of a batch."""
 
     tokens: int
@@ -40,7 +40,7 @@ class Entry:
     digest: str = ""
 
     @classmethod
-    def of(cls, item: Item) -> Entry:
+    def of(cls, item: Item) -> ItemFacts:
         heard = [stream for stream in item.streams if stream.counts]
         found = [(stream, stream.target) for stream in heard if isinstance(stream.target, Twin)]
         teachers = [Kind(repr(stream.likeness), target.weights, target.trust) for stream, target in found]
@@ -48,7 +48,7 @@ class Entry:
         return cls(len(item.tokens_T), item.room, item.computed_tokens, depth, teachers)
 
     @classmethod
-    def of_text(cls, texts: Texts, number: int) -> Entry:
+    def of_text(cls, texts: Texts, number: int) -> ItemFacts:
         """As `of` the item that it becomes, without reading it."""
         tokens, depths = len(texts.texts[number].ids), texts.depths(number)
         return cls(tokens, tokens, tokens if depths else 0, max(depths, default=0), [])
@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    items: Sequence[Entry]
+    items: Sequence[ItemFacts]
     correction: Correction
     folder: str = ""
     texts: Texts | None = None  # where the items are made of slices of files, in place of files of their own
@@ -65,9 +65,9 @@ class Manifest:
     def of(cls, batch: Batch) -> Manifest:
         """Of items in memory, or of texts that lie in files."""
         if isinstance(texts := batch.items, Texts):
-            entries = [Entry.of_text(texts, number) for number in range(len(texts))]
+            entries = [ItemFacts.of_text(texts, number) for number in range(len(texts))]
             return cls(entries, batch.correction, texts=texts)
-        return cls([Entry.of(item) for item in batch.items], batch.correction)
+        return cls([ItemFacts.of(item) for item in batch.items], batch.correction)
 
     @property
     def in_files(self) -> bool:
@@ -79,7 +79,7 @@ class Manifest:
         entry = self.items[number]
         if self.texts is not None:
             item = self.texts[number]
-            if Entry.of(item) != entry:
+            if ItemFacts.of(item) != entry:
                 raise EtudeError(f"the sequence of {self.texts.texts[number].ids} is not what its manifest says")
             return item
         if entry.file in ("", ".", "..") or "/" in entry.file or "\0" in entry.file:
@@ -92,7 +92,7 @@ class Manifest:
         if hashlib.sha256(data).hexdigest() != entry.digest:
             raise EtudeError(f"the item {path} is not the one that was written")
         item = read_item(data)
-        if Entry.of(item) != replace(entry, file="", digest=""):
+        if ItemFacts.of(item) != replace(entry, file="", digest=""):
             raise EtudeError(f"the item {path} is not what its manifest says")
         return item
 
@@ -110,7 +110,7 @@ def write_batch(batch: Batch, folder: Path, name: str) -> Manifest:
         for number, item in enumerate(batch.items):
             data, file = write_frame(pack(item)), f"{name}-{number:05d}.item"
             (folder / file).write_bytes(data)
-            entries.append(replace(Entry.of(item), file=file, digest=hashlib.sha256(data).hexdigest()))
+            entries.append(replace(ItemFacts.of(item), file=file, digest=hashlib.sha256(data).hexdigest()))
     except OSError as error:
         raise EtudeError(
             f"a batch cannot be written to {folder}: {error}; make room and run the same command again"

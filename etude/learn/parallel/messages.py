@@ -80,7 +80,7 @@ class StepOrder:
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointFolder:
     directory: str
 
 

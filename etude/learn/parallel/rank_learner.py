@@ -26,6 +26,7 @@ from etude.learn.background_save import BackgroundSave
 from etude.learn.drafts import Piece, drafts
 from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
+from etude.learn.optim import rate
 from etude.learn.packing import pack
 from etude.learn.parallel import checkpoint
 from etude.learn.parallel.context import split_context
@@ -38,7 +39,6 @@ from etude.learn.parallel.mesh import Meshes
 from etude.learn.parallel.messages import RankSpec, Refused, ScoredShare, Share, TallyShare
 from etude.learn.parallel.rounds import RankMicroBatch, Round, score_items
 from etude.learn.parallel.shard_optimiser import ShardOptimiser
-from etude.learn.schedule import rate
 from etude.learn.streams import Floats, Item
 from etude.model.checkpoint.directory import outline
 from etude.model.config import ModelConfig

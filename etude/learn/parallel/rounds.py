@@ -16,7 +16,7 @@ from torch import nn
 
 from etude.learn.loss import MicroBatch, StreamGroup, Tally, packed
 from etude.learn.parallel.hsdp import let_go
-from etude.learn.parallel.manifest import Entry, Kind
+from etude.learn.parallel.manifest import ItemFacts, Kind
 from etude.learn.streams import Correction, Floats, Item
 from etude.model.decoder import Decoder
 from etude.model.experts import Router
@@ -33,7 +33,7 @@ class Round:
     teachers: Sequence[Kind]  # in the order in which they are scored
 
     @classmethod
-    def of(cls, items: Sequence[Entry]) -> Round:
+    def of(cls, items: Sequence[ItemFacts]) -> Round:
         """Of the items of all its micro-batches."""
         kinds = {kind.likeness: kind for item in items for kind in item.teachers}
         order = sorted(kinds)  # the same on every rank

@@ -106,7 +106,7 @@ class Verbs:
         return Scores(self._several().score_files(wanted.batch, self._weights(wanted.weights)))
 
     def step(self, request: Frame) -> Done:
-        from etude.learn.update_size import measured_update
+        from etude.learn.optim import measured_update
 
         lr = unpack(StepRequest, request).lr
         if lr is not None and lr != self.learner.optim.lr:

@@ -26,7 +26,7 @@ from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxFailure
 from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store, default_store
-from etude.tasks.environment.file_digests import without_digests
+from etude.tasks.environment.hide_file_digests import without_digests
 from etude.tasks.environment.services import Service, read_services, serve
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task

@@ -52,6 +52,9 @@ class WrittenAnswer(OutcomeKind):
     def accepted_answers(self, task: Task) -> Sequence[str]:
         return _asked(task).accepted
 
+    def subjects(self, task: Task) -> Sequence[str]:
+        return [*super().subjects(task), *self.accepted_answers(task)]
+
     def reference(self, task: Task) -> KnownAttempt:
         return KnownAttempt("reference", "accepted", answer=reference_answer(_asked(task)))
 

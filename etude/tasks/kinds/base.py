@@ -128,6 +128,10 @@ class OutcomeKind:
         """What is right to say, where the task asks a question."""
         return ()
 
+    def subjects(self, task: Task) -> Sequence[str]:
+        """What the task is about, as path:name: tasks about the same are on one side of a split."""
+        return task.facts.deleted
+
     def submitted_tests(self, task: Task) -> set[str]:
         """Tests that are part of the work, so that changes to them may reach the grader."""
         return set()

@@ -70,6 +70,9 @@ class Docstrings(OutcomeKind):
             for each in mutant_attempts(task, file, false_docstrings(task)):
                 yield each
 
+    def subjects(self, task: Task) -> Sequence[str]:
+        return [*super().subjects(task), *_asked(task).functions]
+
     def describe(self, task: Task) -> tuple[str, str]:
         return "the docstrings", "Wrote the docstrings."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -14,7 +14,7 @@ from etude.tasks.grading.grader import GradeJob, grade_by_tests
 from etude.tasks.grading.verdict import MOST_TEXT, Grade
 from etude.tasks.kinds.base import Finding, OutcomeKind
 from etude.tasks.kinds.code_change import lint_tests
-from etude.tasks.kinds.left_behind import left_behind
+from etude.tasks.kinds.refactoring_leftovers import left_behind
 
 LEFT: Final = "what stayed behind"  # the grader's own question, beside the task's tests
 
@@ -45,6 +45,9 @@ class Refactoring(OutcomeKind):
     def moved_files(self, task: Task) -> dict[str, str]:
         asked = _asked(task)
         return {asked.new: asked.old} if asked.kind == "move" else {}
+
+    def subjects(self, task: Task) -> Sequence[str]:
+        return [*super().subjects(task), _asked(task).symbol or _asked(task).old]
 
     def describe(self, task: Task) -> tuple[str, str]:
         asked = _asked(task)

@@ -252,6 +252,31 @@ def test_what_a_small_context_costs_is_read_from_one_checkpoint() -> None:
     assert verdict(9) == "confirmed" and verdict(2) == "not confirmed"
 
 
+def test_the_study_of_staleness_names_where_both_bounds_hold() -> None:
+    """One of three levels is enough for the verdict, and whoever reads it has to see which, and how narrowly."""
+    conclude = open_study("async", Path(__file__).parents[3] / "studies").study.conclude
+    seconds = {"0": (3.0, 3.3), "1": (3.1, 3.2), "4": (2.9, 3.4), "8": (2.86, 3.14)}
+    results = {}
+    for lag, each in seconds.items():
+        values = {"pass_rate": 0.5, "curve": [[60.0, 0.5]], "tasks": {"a": "2/4", "b": f"{2 + (lag == '8')}/4"}}
+        rows = [values | {"seconds_a_step": one} for one in each]
+        results[lag] = [ArmResult(lag, seed, 1.0, "", {}, [], row) for seed, row in enumerate(rows)]
+    found = conclude(results)
+    assert found.verdict == "confirmed"
+    assert "Both bounds hold at staleness 8 (the interval ends at 0.9" in found.sentence
+    assert conclude({**results, "8": results["1"]}).sentence.count("Both bounds") == 0
+
+
+@pytest.mark.parametrize(("passed", "said"), [(0.0, "no rollout passes"), (0.5, "pass rate +0.0 points")])
+def test_a_study_in_which_nothing_passes_has_no_interval_of_zeros(passed: float, said: str) -> None:
+    conclude = open_study("router-replay", Path(__file__).parents[3] / "studies").study.conclude
+    values = {"p50": 1e-4, "p99": 1.0, "k3": 0.1, "same_p99": 1e-3, "pass_rate": passed}
+    results = {
+        arm: [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)] for arm in ("none", "replay", "filter")
+    }
+    assert conclude(results).sentence.count(said) == 2
+
+
 def test_fine_tuning_has_the_seconds_of_reinforcement_learning_by_the_clock_of_its_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from etude.forge.curriculum.sources import open_source
 from etude.forge.ladder.check import wrong_edits
 from etude.forge.ladder.command import make_ladders, package_name
 from etude.forge.ladder.instruct import DETAILED, PLAIN, TERSE, instruct
-from etude.forge.ladder.invert import inverted
+from etude.forge.ladder.invert_baseline import inverted
 from etude.forge.ladder.propose import steps
 from etude.forge.ladder.rungs import RUNGS, search_bits, text_bits
 from etude.forge.languages.python.one_token import OPERATORS, local_names, one_token_mistakes

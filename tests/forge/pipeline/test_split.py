@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.curriculum.sources import open_source, refuse_held_out
 from etude.forge.pipeline.split import SplitDraw, sides, split_tasks, units, write_side
-from etude.tasks.format.config import Config, Facts
+from etude.tasks.format.config import Answer, Config, Documentation, Facts, Refactor
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
 
@@ -53,6 +54,23 @@ def test_a_repository_of_one_file_is_divided_by_functions_and_classes() -> None:
         assert side is not None
         draw.add(one, side)
     assert draw.counts == {"train": 2, "held_out": 2}
+
+
+def test_a_task_that_deletes_nothing_is_about_what_its_kind_says() -> None:
+    """Also one whose files say nothing of it: a question changes none."""
+    plain = made("plain", "one.py:f")
+    asked = {
+        "answer": Answer(accepted=["two.py:Parser.feed"]),
+        "documentation": Documentation(functions=["two.py:parse", "two.py:Parser.feed"]),
+        "refactor": Refactor(kind="rename", symbol="two.py:parse", old="parse", new="read"),
+    }
+    found = {}
+    for name, table in asked.items():
+        task = replace(plain, facts=Facts(family="shop: x", **{name: table}))
+        found[name] = units(task, "symbol")
+        assert "two.py" in units(task, "file")
+    assert found["answer"] == {"two.py:Parser"} and found["refactor"] == {"two.py:parse"}
+    assert found["documentation"] == {"two.py:parse", "two.py:Parser"}
 
 
 def test_alike_solutions_are_on_one_side_whatever_their_file() -> None:

@@ -16,7 +16,7 @@ from etude.core.errors import EtudeError
 from etude.core.transport import pack, write_frame
 from etude.learn.parallel.launch import Ranks
 from etude.learn.parallel.layout import Layout
-from etude.learn.parallel.manifest import Entry, Manifest, read_item, remove_batch, write_batch
+from etude.learn.parallel.manifest import ItemFacts, Manifest, read_item, remove_batch, write_batch
 from etude.learn.parallel.rank_learner import RankLearner
 from etude.learn.streams import Batch, Item
 from tests.learn.parallel.groups import Found, run_ranks
@@ -65,7 +65,7 @@ def written(folder: Path) -> Manifest:
     entries = []
     for file in sorted(folder.iterdir()):
         data = file.read_bytes()
-        entries.append(replace(Entry.of(read_item(data)), file=file.name, digest=hashlib.sha256(data).hexdigest()))
+        entries.append(replace(ItemFacts.of(read_item(data)), file=file.name, digest=hashlib.sha256(data).hexdigest()))
     return Manifest(entries, layouts.batch(0, "moe").correction, str(folder))
 
 

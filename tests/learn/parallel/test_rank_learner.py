@@ -120,6 +120,26 @@ def test_a_checkpoint_of_four_ranks_continues_on_two_and_on_one(ranks: Ranks, tm
     two.close()
 
 
+def test_a_checkpoint_of_four_ranks_continues_on_eight(ranks: Ranks, tmp_path: Path) -> None:
+    """More ranks than wrote it, and other parts of every tensor: rows and experts of one file go to two ranks."""
+    model, expected = "moe", one_rank("moe")
+    four = layouts.open_ranks(ranks, model, Layout(4, 1, 4, expert=2))
+    four.forward_backward(layouts.batch(0, model))
+    four.step()
+    four.save(tmp_path)
+    four.close()
+    with Ranks(8) as more:
+        eight = layouts.open_ranks(more, model, Layout(8, 1, 4, expert=8, context=2))
+        eight.restore(tmp_path)
+        assert eight.steps == 1
+        metrics = eight.forward_backward(layouts.batch(1, model)) | eight.step()
+        assert metrics["loss"] == pytest.approx(expected.metrics[1]["loss"], abs=1e-5)
+        # After a step, so that the moments that were read count as well.
+        following = eight.forward_backward(layouts.batch(2, model))
+        assert following["loss"] == pytest.approx(expected.metrics[2]["loss"], abs=1e-5)
+        eight.close()
+
+
 def test_a_checkpoint_of_one_rank_continues_on_four(ranks: Ranks, tmp_path: Path) -> None:
     model, expected = "lora", one_rank("lora")
     live, frozen = layouts.starting(model)

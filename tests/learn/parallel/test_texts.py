@@ -27,12 +27,12 @@ from etude.learn.parallel.host_group import HostGroup
 from etude.learn.parallel.launch import Ranks
 from etude.learn.parallel.layout import Layout
 from etude.learn.parallel.lead import LeadLearner
-from etude.learn.parallel.manifest import Entry, Manifest
+from etude.learn.parallel.manifest import ItemFacts, Manifest
 from etude.learn.parallel.rank_learner import RankLearner
-from etude.learn.parallel.texts import Text, TextFiles, Texts
 from etude.learn.pretrain import pretrain
 from etude.learn.sft import sft
 from etude.learn.streams import Batch, Ids
+from etude.learn.texts import Text, TextFiles, Texts
 from etude.model.checkpoint.directory import load_model, named_weights
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -247,9 +247,9 @@ def test_what_is_sent_does_not_grow_with_the_tokens(tmp_path: Path) -> None:
 
 def test_an_entry_is_known_without_reading(tmp_path: Path) -> None:
     made = texts(tmp_path)
-    assert [Entry.of_text(made, n) for n in range(len(made))] == [Entry.of(item) for item in made]
+    assert [ItemFacts.of_text(made, n) for n in range(len(made))] == [ItemFacts.of(item) for item in made]
     scored = Texts([Text.whole(text.ids) for text in made.texts])
-    assert [Entry.of_text(scored, n) for n in range(len(made))] == [Entry.of(item) for item in scored]
+    assert [ItemFacts.of_text(scored, n) for n in range(len(made))] == [ItemFacts.of(item) for item in scored]
     wrong = replace(made, texts=[replace(made.texts[0], last=0), *made.texts[1:]])
     with pytest.raises(EtudeError, match="not what its manifest says"):
         Manifest.of(Batch(wrong)).open(0)

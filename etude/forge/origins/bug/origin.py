@@ -12,7 +12,7 @@ from etude.forge.origins.bug.propose import BuggyCode, bugs
 from etude.forge.steps.code_change import CodeChange, prove_code_change, write_code_change
 from etude.forge.steps.context import MakeContext
 from etude.forge.steps.instructions import Instructions
-from etude.forge.steps.tracker import report_in_tracker
+from etude.forge.steps.issue_tracker import report_in_tracker
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.task import Task
 

@@ -10,7 +10,7 @@ from etude.forge.gates.attacks.refactoring import refactoring_attacks
 from etude.tasks.format.config import Config, Facts, Installed, Refactor, RefactorKind
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
-from etude.tasks.kinds.left_behind import left_behind
+from etude.tasks.kinds.refactoring_leftovers import left_behind
 from redteam.grader.refactoring_forgers import refactoring_forgers
 
 PARTS = '''"""Parts of a text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.sandbox.store.layers import Store
-from etude.tasks.environment.file_digests import without_digests
+from etude.tasks.environment.hide_file_digests import without_digests
 
 LOCAL = '{"dir_info": {}}'
 
