@@ -72,6 +72,7 @@ class Rollout:
     tools: dict[str, dict[str, int]] = field(default_factory=dict)  # of each: calls, and errors by class
     parallel_calls: float = 0.0  # share of the calling turns that made more than one call
     spent: dict[str, float] = field(default_factory=dict)  # of `seconds`, by `SPENT`
+    edited: bool = False  # it left changed files that reach the grader
 
     @property
     def behaviours(self) -> dict[str, int]:
@@ -133,6 +134,7 @@ def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rol
         tools=tools,
         parallel_calls=counts.parallel_rate,
         spent=spent_seconds(trajectory, scored.starting),
+        edited=bool(scored.changes.files),
     )
 
 
@@ -167,6 +169,7 @@ _LATER: dict[str, Any] = {
     "tools": dict[str, dict[str, int]],
     "parallel_calls": float,
     "spent": dict[str, float],
+    "edited": bool,
 }
 _ARRAYS = {"ids_T": np.int32, "sampled_T": np.bool_, "logprob_T": np.float32, "version_T2": np.int32}
 

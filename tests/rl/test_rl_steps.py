@@ -48,6 +48,17 @@ def test_calls_that_failed_by_a_bug_of_ours_are_counted_and_told() -> None:
     assert not bug_alarm(describe(some[1:])) and not bug_alarm({})
 
 
+def test_a_row_says_how_calls_are_made_which_tools_are_used_and_who_edits() -> None:
+    mixed = {"run": {"calls": 2}, "edit": {"calls": 2, "Timeout": 1}}
+    works = replace(rollout([(0, 1)]), tools=mixed, parallel_calls=0.5, edited=True)
+    found = describe([works, replace(works, parallel_calls=0.0, edited=False), rollout([(0, 1)])])
+    assert found["parallel_calls"] == 0.25 and found["tool_mix"] == 1.0  # who called nothing made no calls together
+    assert found["edit_rate"] == pytest.approx(1 / 3)
+    collapsed = describe([replace(works, tools={"run": {"calls": 9}})])
+    assert collapsed["tool_mix"] == 0.0 and math.copysign(1, collapsed["tool_mix"]) == 1
+    assert not {"parallel_calls", "tool_mix"} & describe([rollout([(0, 1)])]).keys()
+
+
 def test_summaries_and_stated_effort_have_columns_only_where_there_are_any() -> None:
     low, high = (replace(rollout([(0, 1)] * tokens), terms=Terms(level)) for tokens, level in ((2, "low"), (6, "high")))
     low = replace(low, passed=True, traces=(*low.traces, replace(low.traces[0], cause="summary")))
