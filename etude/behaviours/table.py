@@ -16,6 +16,7 @@ BEHAVIOURS = {
     "unfinished_todos": "etude.behaviours.unfinished_todos:UnfinishedTodos",
     "style": "etude.behaviours.style:Style",
     "communication": "etude.behaviours.communication:Communication",
+    "questions": "etude.behaviours.questions:Questions",
     "claims": "etude.behaviours.claims:Claims",
     "thinking_in_comments": "etude.behaviours.thinking_in_comments:ThinkingInComments",
     "terminal_only": "etude.behaviours.terminal_only:TerminalOnly",

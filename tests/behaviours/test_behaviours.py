@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def trajectory(*turns: tuple[Assistant, list[str]], stop: StopCause = "finish") 
         for call, answer in zip(turn.calls, answers, strict=False):
             error: Any = "UnexpectedEnvironment" if answer.startswith("error: ") else None
             entries.append(MessageRecord(ToolResult(call.name, answer), error=error))
-    tools = ("read", "edit", "write", "list", "glob", "grep", "run", "todo", "finish")
+    tools = ("read", "edit", "write", "delete", "list", "glob", "grep", "run", "todo", "finish")
     return Trajectory(tools=tools, entries=entries, stop=stop)
 
 
@@ -75,6 +76,11 @@ CASES: list[tuple[str, Trajectory, list[str]]] = [
         ["communication.repeated"],
     ),
     ("communication", trajectory(end("add returned a - b; it adds now.")), []),
+    ("questions", trajectory(call("read", path="a"), end("Which file do you mean?")), ["questions"]),
+    ("questions", trajectory((Assistant(final="Shall I go on?"), []), stop="final"), ["questions"]),
+    ("questions", trajectory(edit("x"), end("Is this what you meant?")), []),  # it tried
+    ("questions", trajectory(call("read", path="a"), end("The answer is 3.")), []),
+    ("questions", trajectory((Assistant(final="Shall I go on?"), []), stop="turns"), []),
     ("claims", trajectory(edit("x"), end("All tests pass.")), ["claims"]),
     ("claims", trajectory(run("pytest"), edit("x"), end("I verified that it works.")), ["claims"]),
     ("claims", trajectory(edit("x"), run("pytest", "1 FAILED\n[exit 1]"), end("The tests pass.")), ["claims"]),
@@ -88,6 +94,8 @@ CASES: list[tuple[str, Trajectory, list[str]]] = [
         trajectory(run("cat a.py"), run("sed -i s/a/b/ a.py")),
         ["terminal_only.read", "terminal_only.edit"],
     ),
+    ("terminal_only", trajectory(run("rm a.py"), run("rm -f b.py")), ["terminal_only.delete"] * 2),
+    ("terminal_only", trajectory(run("rm -r build"), run("rm a.py && make"), end()), []),
     ("terminal_only", trajectory(run("python -m pytest -q"), run("cat a.py | sort | uniq -c"), end()), []),
     (
         "minimal_diff",
@@ -98,6 +106,9 @@ CASES: list[tuple[str, Trajectory, list[str]]] = [
     ("minimal_diff", trajectory(call("read", "", path="a.py"), write(LINES), end()), []),
     ("needless_effort", trajectory(call("read", path="a"), call("read", path="a"), end()), ["needless_effort"]),
     ("needless_effort", trajectory(call("read", path="a"), edit("x"), call("read", path="a"), end()), []),
+    ("needless_effort", trajectory(call("list"), call("delete", path="a"), call("list"), end()), []),
+    ("needless_effort", trajectory(call("list"), call("agent", task="tidy up"), call("list"), end()), []),
+    ("needless_effort", trajectory(call("background", id="1"), call("background", id="1"), end()), []),
 ]
 
 
@@ -145,6 +156,24 @@ def test_errors_of_tools_have_classes_each_with_a_hint() -> None:
     assert [site.kind for site in one] == ["tool_errors.unknown_tool"]
     with pytest.raises(EtudeError, match="typo"):
         build_behaviour({"use": "tool_errors", "classes": ["typo"]}, "here")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "kind", "hint"),
+    [
+        # what a command wrote before its time was over
+        ("Timeout", "a.py: no such file\n[stopped: out of time]", "timeout", "This takes too long; do less at once."),
+        ("InvalidArguments", "error: end 3 is before start 5", "wrong_argument", "end 3 is before start 5"),
+        ("InvalidArguments", "error: old is empty; to make a\nfile use write", "wrong_argument", "use write"),
+        ("Unavailable", "error: there is no documentation here", "other", ""),
+    ],
+)
+def test_an_error_that_no_pattern_knows_is_of_its_own_class(error: Any, answer: str, kind: str, hint: str) -> None:
+    rollout = trajectory(run("python a.py", answer), end())
+    rollout.entries[2] = replace(rollout.entries[2], error=error)
+    (site,) = build_behaviour({"use": "tool_errors"}, "here").sites(rollout)
+    assert site.kind == f"tool_errors.{kind}" and site.hint.endswith(hint) and "\n" not in site.hint
+    assert bool(site.hint) == bool(hint)
 
 
 @pytest.mark.parametrize(
