@@ -18,8 +18,10 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, ContextOverflow, Sample, Sampling, ToolResult, User
 from etude.harness.failures import PolicyFailure
 from etude.harness.trajectory import MessageRecord, StopCause, Trajectory
-from etude.reward.behaviour import behaviour_sites
+from etude.reward.behaviour import BehaviourPenalty, behaviour_sites
 from etude.reward.compose import build_reward
+from etude.rollout.rollout import build_setup, hints_of
+from etude.tasks.format.task import Task
 
 OK = "ok"
 
@@ -269,6 +271,32 @@ def test_a_reader_names_turns_and_several_are_asked_at_once() -> None:
     assert policy.most == 2
     shown = policy.asked[0].messages[1]
     assert isinstance(shown, User) and "[1] agent:" in shown.text and "[2] tool:" in shown.text
+
+
+def test_a_reader_that_is_reward_hint_and_rate_is_asked_once() -> None:
+    policy, rollout = Answers('[{"message": 1, "hint": "Say why."}]'), trajectory(edit("x"), end("Done."))
+    worth = build_reward([{"use": "behaviour", "of": {"use": "reader", "kind": "confusing", "prompt": "Find."}}])
+    (part,) = (each.part for each in worth.parts if isinstance(each.part, BehaviourPenalty))
+    part.behaviour = reader(policy)
+    setup = replace(build_setup(), reward=worth, taught=(reader(policy),), watched=(reader(policy), reader(policy)))
+    counted = asyncio.run(behaviour_sites(worth, rollout))
+    sites, _ = asyncio.run(hints_of(Task("t", "Do it."), rollout, setup, counted))
+    assert len(policy.asked) == 1 and sites == (Site(1, "confusing", "Say why."),)
+    other = reader(policy, prompt="Find what else.")
+    asyncio.run(find_sites([reader(policy), other, reader(policy)], rollout))
+    assert len(policy.asked) == 3
+
+
+def test_parts_of_one_behaviour_have_names_of_their_own() -> None:
+    def of(kind: str, **more: str) -> dict[str, Any]:
+        return {"use": "behaviour", "of": {"use": "tool_errors", "classes": [kind]}, **more}
+
+    reward = build_reward([of("text_not_found", name="misses"), of("malformed")])
+    assert [each.name for each in reward.parts] == ["misses", "tool_errors"]
+    rollout = trajectory(edit("x", answer=ANSWERS["text_not_found"]), end())
+    assert reward.score(_Graded(rollout, {}))[1] == {"misses": -1.0, "tool_errors": 0.0}  # type: ignore[arg-type]
+    with pytest.raises(EtudeError, match="tool_errors' is there twice; keep one, or give one a name of its own"):
+        build_reward([of("text_not_found"), of("malformed")])
 
 
 @pytest.mark.parametrize("answer", ["I see nothing wrong.", '[{"message": "one"}]', ""])
