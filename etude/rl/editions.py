@@ -11,10 +11,11 @@ sentence, and the old edition stays. Knows rewards and a rate; no group and no l
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ class Editions:
             raise EtudeError(f"rl.optim.lr is {lr!r}; it must be a number of at least 0")
         if "reward.parts" not in flat and parts == self.editions[0].parts:
             return Edition(max(self.editions) + 1, parts, float(lr))
-        files = [str(p["use"]).rpartition(":")[0] for p in parts if ".py:" in str(p.get("use", ""))]
+        files = list(dict.fromkeys(each["use"].rpartition(":")[0] for each in _of_files(parts)))
         self._watched = [Path(file) for file in files]
         return Edition(max(self.editions) + 1, parts, float(lr), {file: self._copied(Path(file)) for file in files})
 
@@ -152,13 +153,23 @@ class Editions:
 def build_edition(edition: Edition, copies: Path, audit: AuditSettings, setup: RolloutSetup) -> RolloutSetup:
     """How rollouts of an edition are run and rewarded."""
     # From the copies, whose names have the digest: a changed file is another module, and is loaded anew.
-    parts = [dict(part) for part in edition.parts]
-    for part in parts:
-        file, _, name = str(part.get("use", "")).rpartition(":")
+    parts = copy.deepcopy(edition.parts)
+    for each in _of_files(parts):
+        file, _, name = each["use"].rpartition(":")
         if file in edition.digests:
-            part["use"] = f"{_copy_of(copies, Path(file), edition.digests[file])}:{name}"
+            each["use"] = f"{_copy_of(copies, Path(file), edition.digests[file])}:{name}"
     reward, audited = reward_and_audit(RewardSettings(parts), audit)
     return replace(setup, reward=reward, audit=audited)
+
+
+def _of_files(value: Any) -> Iterator[dict[str, Any]]:
+    """The tables in it that name a component of a Python file: parts, and what those are made of."""
+    if isinstance(value, dict):
+        if isinstance(use := value.get("use"), str) and ".py:" in use:
+            yield value
+        value = list(value.values())
+    for each in value if isinstance(value, list) else ():
+        yield from _of_files(each)
 
 
 def _copy_of(copies: Path, path: Path, digest: str) -> Path:

@@ -73,6 +73,20 @@ def test_an_edit_makes_an_edition_and_older_ones_stay_as_they_were(bench: Bench)
     assert bench.editions.current.number == 3 and bench.parts(1)["mine"] == 6.0
 
 
+def test_a_behaviour_that_a_part_counts_is_loaded_anew_when_its_file_changes(bench: Bench) -> None:
+    own = bench.folder / "own.py"
+    text = "from etude.behaviours.base import *\n\n\nclass Own(Behaviour):\n    def sites(self, trajectory):\n"
+    text += "        return [Site(0, 'own', '')] * {count}\n"
+    own.write_text(text.format(count=1))
+    assert bench.write(f"[[reward.parts]]\nuse = 'behaviour'\nof = {{ use = '{own}:Own' }}\n")
+    assert bench.parts(1) == {"Own": -1.0}
+    own.write_text(text.format(count=3))
+    assert bench.editions.poll() and bench.parts(2) == {"Own": -3.0} and bench.parts(1) == {"Own": -1.0}
+    own.unlink()  # groups of an edition go on with its copy
+    bench.open(1)
+    assert bench.parts(1) == {"Own": -1.0} and "own.py cannot be read" in bench.said[-1]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
