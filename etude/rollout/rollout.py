@@ -183,13 +183,9 @@ def build_setup(
 ) -> RolloutSetup:
     """A setup from the sections of a recipe. With `native_calls` the policy itself shows the tools to the model."""
     harness = harness or HarnessSettings()
-    tools = build_tools(harness.tools)
-    spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
-    text_form = dialect is None and not native_calls
-    environments = build_environments(harness, tools, spec, text_form=text_form)
     worth, audited = reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
-    return RolloutSetup(
-        tools=tools,
+    setup = RolloutSetup(
+        tools={},
         reward=worth,
         audit=audited,
         dialect=dialect,
@@ -198,14 +194,26 @@ def build_setup(
         terms=usual_terms(harness),
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
-        system=system_text(harness.system, tools, spec, text_form=text_form),
         recent_files=harness.recent_files,
         history=harness.history,
         strict=harness.strict,
-        environments=environments,
         grader=grader or GraderSettings(),
         sandbox=sandbox or SandboxLimits(),
         allowed_hosts=tuple(harness.allowed_hosts),
+    )
+    return with_tools(setup, harness, native_calls=native_calls)
+
+
+def with_tools(setup: RolloutSetup, harness: HarnessSettings, *, native_calls: bool = False) -> RolloutSetup:
+    """A setup with the tools that these settings name, and what the prompt says of them."""
+    tools, dialect = build_tools(harness.tools), setup.dialect
+    spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
+    text_form = dialect is None and not native_calls
+    return replace(
+        setup,
+        tools=tools,
+        system=system_text(harness.system, tools, spec, text_form=text_form),
+        environments=build_environments(harness, tools, spec, text_form=text_form),
     )
 
 
