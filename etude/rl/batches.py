@@ -52,7 +52,7 @@ async def prepare(
     reference = await references.compare(rollouts, learner) if settings.kl else None
     correction, whole_rollouts = chosen_correction(algorithm, settings)
     streamed = reference if settings.kl_estimator != "k1" else None
-    live = await present(rollouts, learner) if whole_rollouts or streamed is not None else None
+    live = await present(rollouts, learner, settings) if whole_rollouts or streamed is not None else None
     rewards = [[rollout.reward for rollout in group] for group in rollouts]
     if reference is not None and streamed is None:
         rewards = [
@@ -108,9 +108,15 @@ def chosen_correction(algorithm: Algorithm, settings: RLSettings) -> tuple[Corre
     return found, settings.correction_level == "rollout" and kind != "none"
 
 
-async def present(rollouts: Sequence[Sequence[Rollout]], learner: Scores) -> Nested:
-    """Log-probabilities of every token under the weights that are about to be trained."""
-    scores = iter(await references.score(rollouts, learner, "live"))
+async def present(rollouts: Sequence[Sequence[Rollout]], learner: Scores, settings: RLSettings) -> Nested:
+    """Log-probabilities of every token under the weights that are about to be trained, routed as they will be."""
+    items = [
+        replayed(Item(trace.ids_T, [], rollout.temperature, trace.experts_TBK), settings)
+        for group in rollouts
+        for rollout in group
+        for trace in rollout.traces
+    ]
+    scores = iter(await learner.score(items))
     return [[[next(scores) for _ in rollout.traces] for rollout in group] for group in rollouts]
 
 
