@@ -30,7 +30,7 @@ class Prepared:
     """A batch, and what became of the groups it was made from."""
 
     batch: Batch  # only items that cost a forward
-    zero_variance: int  # groups that teach nothing
+    zero_variance: int  # groups whose rewards teach nothing; hints may
     masked: int  # rollouts left out because a limit stopped them
     trained_tokens: int  # sampled tokens that are learnt from
     reference_kl: float  # mean k1 of a rollout against the frozen weights; 0 when it is off
@@ -82,7 +82,8 @@ async def prepare(
             # A hint teaches its turn whatever the rollout was worth, without any difference in its group too.
             asked = hints.add(rollout, counting) if hints.on else counting
             kept += [replayed(item, settings) for item in asked]
-        zero_variance += not found
+        # Feedback alone asks for no policy gradient, whatever the rewards are.
+        zero_variance += not found and len(set(rewards[place])) <= 1
     # One stream of an item: KL and the policy gradient are about the same tokens.
     sampled = [[stream for stream in item.streams if isinstance(stream.target, Sampled)][:1] for item in kept]
     trained = sum(int((stream.weight_T != 0).sum()) for streams in sampled for stream in streams)

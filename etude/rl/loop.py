@@ -449,6 +449,7 @@ class Training:
             "best_pass_rate": best.get("pass_rate", 0.0),
             "backend": self.environment.host.capabilities.backend,
         }
+        facts |= {"feedback_tokens": totals.feedback_tokens} if totals.feedback_tokens else {}
         if not stopped:
             self.run.finish(STAGE, **facts)
         return facts | {"stopped": stopped}

@@ -185,6 +185,7 @@ class Totals:
     rollouts: int = 0
     sampled_tokens: int = 0
     trained_tokens: int = 0
+    feedback_tokens: int = 0  # of turns that learnt from themselves with a hint above
     void: dict[str, int] = field(default_factory=dict)  # rollouts by whose failure it was, and whole groups
     probes: int = 0
     probe_sum: float = 0.0
@@ -195,6 +196,7 @@ class Totals:
         """Counts the row of a step."""
         for name in ("groups", "zero_variance", "rollouts", "sampled_tokens", "trained_tokens"):
             setattr(self, name, getattr(self, name) + int(row[name]))
+        self.feedback_tokens += int(row.get("feedback_tokens", 0))
         self.staleness_max = max(self.staleness_max, int(row["staleness_max"]))
 
 
