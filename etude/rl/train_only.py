@@ -74,8 +74,8 @@ async def train_only(run: Run, recipe: Recipe, model: Path) -> dict[str, Any]:
         if not groups:
             raise EtudeError(
                 f"the journal in {run.path} has no group whose rollouts are all finished; those of a group that was "
-                "trained are removed once no checkpoint needs them: `etude rl RECIPE --rollouts-only --run NEW` samples "
-                "some that are not"
+                "trained are removed once no checkpoint needs them: `etude rl RECIPE --rollouts-only --run NEW` makes "
+                "some that stay"
             )
         async with AsyncExitStack() as stack:
             learner = await _launch(run, recipe, model, latest)
