@@ -88,7 +88,6 @@ def test_a_run_folder_of_somebody_else(etude: Command, tiny: Path, tmp_path: Pat
     [
         ("harness.effort={low=1, hihg=1}", "harness.effort has the level 'hihg': the levels are low, medium, high"),
         ("rl.kl=0.1 rl.algorithm.use=grpo", "rl.kl takes k1 from the rewards"),
-        ("harness.limits.context_tokens=9000", "more than engine.max_length"),
         (
             "harness.limits.rollout_tokens=5000 harness.summary.max_tokens=5000",
             "a summary of up to 5000 tokens (harness.summary.max_tokens) and its request leave 0 for the work; raise",

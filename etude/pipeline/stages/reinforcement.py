@@ -41,7 +41,6 @@ def check_rl(recipe: Recipe) -> None:
     from etude.behaviours.table import build_behaviours
     from etude.rl.algorithms.table import build_algorithm, check_algorithm
     from etude.rl.feedback.schedule import check_feedback
-    from etude.rollout.rollout import check_lengths
 
     if not recipe.rl.steps:
         raise EtudeError("rl.steps is 0, so there is nothing to train; give it a number of steps")
@@ -52,7 +51,6 @@ def check_rl(recipe: Recipe) -> None:
     check_feedback(algorithm.feedback(recipe.rl.feedback), recipe.rl.optim.ema)
     check_tasks(recipe.rl.tasks, "rl.tasks")
     check_agent(recipe)
-    check_lengths(recipe.harness.limits, recipe.engine)
     check_model(recipe.rl.model)
     check_vllm(recipe.cluster, recipe.rl.eval_every)
     if recipe.rl.eval_every and not recipe.bench.count:
