@@ -96,6 +96,8 @@ def test_a_run_folder_of_somebody_else(etude: Command, tiny: Path, tmp_path: Pat
             "harness.limits.rollout_tokens=5000 harness.summary.at=630",
             "leave 558 for the work, and harness.summary.at = 630 is behind that; raise",
         ),
+        ("cluster.weights_dtype=int4", "is about weights in cluster.weights: name a directory or a bucket"),
+        ("cluster.weights=w cluster.weights_dtype=fp8", "rl.probe_mean = 1e-05 would stop the run: set rl.probe_mean,"),
         ("rl.monitor=[{use='tool_error'}]", "did you mean tool_errors? Or give your own as ./file.py:Class"),
     ],
 )

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from etude.cluster.start import check_vllm
+from etude.cluster.start import check_published, check_vllm
 from etude.core.errors import EtudeError
 from etude.core.progress import clock_time
 from etude.core.recipe import Recipe
@@ -53,6 +53,7 @@ def check_rl(recipe: Recipe) -> None:
     check_agent(recipe)
     check_model(recipe.rl.model)
     check_vllm(recipe.cluster, recipe.rl.eval_every)
+    check_published(recipe.cluster, recipe.rl.probe_mean)
     if recipe.rl.eval_every and not recipe.bench.count:
         raise EtudeError(
             "evaluations during training take tasks that the benchmark leaves over, and bench.count = 0 leaves none; "
