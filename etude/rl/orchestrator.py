@@ -185,7 +185,9 @@ async def _open(
     learner, engines = await _launch(run, recipe, model, latest, version, logs, placement, restarts, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:
-        raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
+        raise EtudeError(
+            f"rl.tasks has no task behind rl.first_task = {rl.first_task}; lower that or name another source"
+        )
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
     broken = BrokenTasks(source, run.say)
     inside = RolloutEnvironment(host, engines.replicas, setup, recipe, broken, run.say, editions.setup, records)

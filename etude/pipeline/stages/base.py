@@ -59,10 +59,12 @@ def check_agent(recipe: Recipe) -> None:
     check_summaries(recipe.harness.limits, recipe.harness.summary)
 
 
-def check_tasks(spec: dict[str, Any], where: str) -> None:
+def check_tasks(spec: dict[str, Any], where: str, first: int = 0) -> None:
+    """The source can be opened, and has a task with the number `first`."""
+    from etude.forge.curriculum.mixture import check_first
     from etude.forge.curriculum.sources import open_source
 
-    open_source(spec, where)
+    check_first(open_source(spec, where), first, where)
 
 
 def trained_weights(lora: LoraSettings) -> str:

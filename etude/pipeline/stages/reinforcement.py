@@ -49,7 +49,7 @@ def check_rl(recipe: Recipe) -> None:
     algorithm = build_algorithm(recipe.rl.algorithm)
     check_algorithm(algorithm, recipe.rl)
     check_feedback(algorithm.feedback(recipe.rl.feedback), recipe.rl.optim.ema)
-    check_tasks(recipe.rl.tasks, "rl.tasks")
+    check_tasks(recipe.rl.tasks, "rl.tasks", recipe.rl.first_task)
     check_agent(recipe)
     check_model(recipe.rl.model)
     check_vllm(recipe.cluster, recipe.rl.eval_every)
