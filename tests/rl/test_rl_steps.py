@@ -137,6 +137,16 @@ def test_steps_without_signal_advance_the_schedule_publish_nothing_and_cost_noth
     assert "void (grader)" in (path / "log").read_text() and "a bad moment" in (path / "log").read_text()
 
 
+def test_a_run_whose_tasks_end_before_its_steps_says_so(
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: Callable[..., dict[str, Any]]
+) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n' * 3)
+    recipe = toy_recipe(f"rl.tasks={{use='questions', path='{tmp_path}/q.jsonl'}}", "rl.eval_every=0", "rl.steps=9")
+    facts = train_run(tmp_path / "run", recipe, toy_model)
+    assert facts["groups"] == 3 and facts["steps"] < 9 and not facts["stopped"]
+    assert f"has no task left: ended at step {facts['steps']} of 9" in (tmp_path / "run" / "log").read_text()
+
+
 def test_gradients_that_are_not_finite_stop_the_run(
     toy_model: Path,
     toy_recipe: Callable[..., Recipe],
