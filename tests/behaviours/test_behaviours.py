@@ -273,9 +273,12 @@ def test_a_reader_names_turns_and_several_are_asked_at_once() -> None:
     assert isinstance(shown, User) and "[1] agent:" in shown.text and "[2] tool:" in shown.text
 
 
+ASKED = {"use": "reader", "prompt": "Find.", "policy": "openai:http://127.0.0.1:9/v1?model=m"}
+
+
 def test_a_reader_that_is_reward_hint_and_rate_is_asked_once() -> None:
     policy, rollout = Answers('[{"message": 1, "hint": "Say why."}]'), trajectory(edit("x"), end("Done."))
-    worth = build_reward([{"use": "behaviour", "of": {"use": "reader", "kind": "confusing", "prompt": "Find."}}])
+    worth = build_reward([{"use": "behaviour", "of": {**ASKED, "kind": "confusing"}}])
     (part,) = (each.part for each in worth.parts if isinstance(each.part, BehaviourPenalty))
     part.behaviour = reader(policy)
     setup = replace(build_setup(), reward=worth, taught=(reader(policy),), watched=(reader(policy), reader(policy)))
@@ -285,6 +288,22 @@ def test_a_reader_that_is_reward_hint_and_rate_is_asked_once() -> None:
     other = reader(policy, prompt="Find what else.")
     asyncio.run(find_sites([reader(policy), other, reader(policy)], rollout))
     assert len(policy.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, "endpoint.url"),
+        ({"policy": "openai:http://127.0.0.1:9/v1"}, "endpoint.model is empty"),
+        (
+            {"policy": "openai:http://127.0.0.1:9/v1?model=m", "endpoint": {"retries": 0}},
+            "unknown key endpoint.retries",
+        ),
+    ],
+)
+def test_a_reader_that_could_ask_nobody_is_refused_before_any_rollout(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(EtudeError, match=said):
+        build_behaviour({"use": "reader", "kind": "x", "prompt": "Find.", **wrong}, "rl.monitor[0]")
 
 
 def test_parts_of_one_behaviour_have_names_of_their_own() -> None:
