@@ -110,6 +110,11 @@ def test_what_the_loop_would_refuse_leaves_no_run(etude: Command, tiny: Path, tm
     assert not (tmp_path / "runs/wrong").exists()
 
 
+def test_an_engine_is_lent_to_a_run_alone(etude: Command, tmp_path: Path):
+    assert "runs/nowhere" in (said := refused(etude("serve", tmp_path, "--lend", "runs/nowhere"))) and "run" in said
+    assert "memory" not in said
+
+
 def test_no_model_where_one_was_named(etude: Command, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     assert "nowhere" in refused(etude("sample", "nowhere", "x"))
