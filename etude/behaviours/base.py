@@ -16,6 +16,9 @@ from etude.core.policy import Assistant, Call, ToolResult
 from etude.harness.trajectory import MessageRecord, Trajectory
 
 
+CHANGING = ("edit", "write", "delete", "run", "agent")  # tools that may change the workspace
+
+
 @dataclass(frozen=True)
 class Site:
     """One place where a behaviour happened."""

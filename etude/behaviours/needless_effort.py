@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from etude.behaviours.base import Behaviour, Site, steps_of
+from etude.behaviours.base import CHANGING, Behaviour, Site, steps_of
 from etude.harness.trajectory import Trajectory
 
 NAME = "needless_effort"
-CHANGING = ("edit", "write", "delete", "run", "agent")  # after these the same call may have another answer
 ASKED_AGAIN = ("background",)  # tells what a command wrote since it was last asked
 
 

@@ -5,12 +5,11 @@ Nobody answers in training. A policy that learns to ask where it should try lose
 
 from __future__ import annotations
 
-from etude.behaviours.base import Behaviour, Site, steps_of, turns_of
+from etude.behaviours.base import CHANGING, Behaviour, Site, steps_of, turns_of
 from etude.behaviours.communication import said
 from etude.harness.trajectory import Trajectory
 
 NAME = "questions"
-WORK = ("edit", "write", "delete", "run", "agent")  # tools that may change the workspace
 HINT = "Nobody answers here: take the likeliest reading, do the work, and say what you assumed."
 
 
@@ -18,7 +17,7 @@ class Questions(Behaviour):
     def sites(self, trajectory: Trajectory) -> list[Site]:
         if trajectory.stop not in ("finish", "final"):
             return []
-        if any(step.call.name in WORK and step.result and not step.result.error for step in steps_of(trajectory)):
+        if any(step.call.name in CHANGING and step.result and not step.result.error for step in steps_of(trajectory)):
             return []
         last = max(turns_of(trajectory), key=lambda turn: turn[0], default=None)
         return [Site(last[0], NAME, HINT)] if last is not None and said(last[2]).endswith("?") else []

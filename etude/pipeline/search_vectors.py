@@ -18,7 +18,7 @@ from etude.harness.code_search.pairs import Pair, bags_of, docstring_pairs, trac
 from etude.harness.trajectory_files import load_trajectory
 from etude.rollout.listing import RolloutLine, list_rollouts
 
-MOST_PAIRS = 30_000  # drawn from all: 40 s of one core
+MOST_PAIRS = 30_000  # drawn from all, as many as benchmarks/code_search.py trains on
 LARGEST = 1_000_000  # bytes of a Python file
 
 

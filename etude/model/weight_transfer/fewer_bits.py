@@ -16,7 +16,14 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.model.checkpoint.quantise import fp8_scale, int4_scale, quantise_fp8, quantise_int4
-from etude.model.checkpoint.quantised_formats import FP8, INT4_IN_WORD, blocks, dequantise_fp8, dequantise_int4
+from etude.model.checkpoint.quantised_formats import (
+    FP8,
+    FP8_BLOCK,
+    INT4_IN_WORD,
+    blocks,
+    dequantise_fp8,
+    dequantise_int4,
+)
 from etude.model.checkpoint.tensors import PACKED, SCALE, SCALE_INV, SHAPE
 
 Bits = Literal["fp8", "int4"]
@@ -44,7 +51,7 @@ def restored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.dtype == FP8:
-            wanted = tuple(blocks(size, 128) for size in tensor.shape)
+            wanted = tuple(map(blocks, tensor.shape, FP8_BLOCK))
             found[name] = dequantise_fp8(tensor, _beside(tensors, name + SCALE_INV, wanted))
         elif name.endswith(f".{PACKED}"):
             base = name.removesuffix(PACKED)
