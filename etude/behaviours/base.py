@@ -15,7 +15,6 @@ import pydantic
 from etude.core.policy import Assistant, Call, ToolResult
 from etude.harness.trajectory import MessageRecord, Trajectory
 
-
 CHANGING = ("edit", "write", "delete", "run", "agent")  # tools that may change the workspace
 
 
