@@ -147,6 +147,19 @@ def test_a_run_whose_tasks_end_before_its_steps_says_so(
     assert f"has no task left: ended at step {facts['steps']} of 9" in (tmp_path / "run" / "log").read_text()
 
 
+def test_services_that_nobody_can_ask_are_told(
+    toy_model: Path,
+    toy_recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    train_run: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = toy_recipe("rl.tasks={use='reported_katas', split='train'}", "rl.eval_every=0", "rl.steps=1")
+    train_run(tmp_path / "run", recipe, toy_model)
+    said = "the agent has no tool that asks them; add { use = 'service' } to harness.tools"
+    assert said in (tmp_path / "run" / "log").read_text() and said in capsys.readouterr().err
+
+
 def test_gradients_that_are_not_finite_stop_the_run(
     toy_model: Path,
     toy_recipe: Callable[..., Recipe],
