@@ -84,8 +84,9 @@ def tool_rates(rollouts: Sequence[Rollout]) -> dict[str, float]:
         for name, times in rollout.tools.items():
             counts.setdefault(name, Counter()).update(times)
     found: dict[str, float] = {}
-    if every := sum(times["calls"] for times in counts.values()):
-        shares = [times["calls"] / every for times in counts.values() if times["calls"]]
+    used = [times["calls"] for name, times in counts.items() if name != "unknown" and times["calls"]]
+    if used:
+        shares = [calls / sum(used) for calls in used]
         found["tool_mix"] = sum(share * math.log2(1 / share) for share in shares)
     for name, times in sorted(counts.items()):
         calls = times.pop("calls")
