@@ -23,11 +23,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from etude.harness.code_search.chunks import chunks_of
 from etude.harness.code_search.embedding import WordVectors
 from etude.harness.code_search.index import CodeIndex
-from etude.harness.code_search.pairs import Pair, docstring_pairs, without_docstrings
-from etude.harness.code_search.words import STOP, split_words
+from etude.harness.code_search.pairs import Pair, bags_of, docstring_pairs, without_docstrings
+from etude.harness.code_search.words import STOP
 from etude.harness.code_search.workspace import WorkspaceIndex
 from etude.harness.tool_context import ToolContext
 from etude.rollout.rollout import temporary_host
@@ -103,16 +102,11 @@ def train(seed: int = 0, steps: int = 1500) -> WordVectors:
         some = [pair for path, text in files.items() for pair in docstring_pairs(path, text)]
         pairs += rng.sample(some, min(len(some), MOST_PAIRS // 6))
     rng.shuffle(pairs)
-    bags = [(Counter(split_words(pair.question)), code_bag(pair)) for pair in pairs[:MOST_PAIRS]]
+    bags = [bags_of(pair) for pair in pairs[:MOST_PAIRS]]
     began = time.process_time()
     words, vectors = train_word_vectors(bags, steps=steps, seed=seed)
     print(f"trained on {len(bags)} pairs in {time.process_time() - began:.1f} s of one core", file=sys.stderr)
     return WordVectors(tuple(words), vectors.numpy())
-
-
-def code_bag(pair: Pair) -> Counter[str]:
-    """As the index sees such a piece."""
-    return sum((chunk.words for chunk in chunks_of("", pair.code)), Counter())
 
 
 def quality(seed: int, vectors: WordVectors, packages: tuple[str, ...]) -> dict[str, object]:

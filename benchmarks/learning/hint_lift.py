@@ -141,6 +141,9 @@ def main() -> int:
     found = asyncio.run(measure(options))
     for kind in KINDS:
         rates = found[kind]
+        if not rates["places"]:
+            print(f"{kind}: no turn failed so, and nothing can be said of its hint")
+            continue
         print(
             f"{kind}: {rates['places']:.0f} turns ({rates['changed']:.0f} behind an edit that worked), sampled again: "
             f"{rates['plain']:.1%} fail without the hint, ",

@@ -15,6 +15,8 @@ import pydantic
 from etude.core.policy import Assistant, Call, ToolResult
 from etude.harness.trajectory import MessageRecord, Trajectory
 
+CHANGING = ("edit", "write", "delete", "run", "agent")  # tools that may change the workspace
+
 
 @dataclass(frozen=True)
 class Site:

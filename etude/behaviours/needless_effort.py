@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from etude.behaviours.base import Behaviour, Site, steps_of
+from etude.behaviours.base import CHANGING, Behaviour, Site, steps_of
 from etude.harness.trajectory import Trajectory
 
 NAME = "needless_effort"
-CHANGING = ("edit", "write", "run")  # after these the same call may have another answer
+ASKED_AGAIN = ("background",)  # tells what a command wrote since it was last asked
 
 
 class NeedlessEffort(Behaviour):
     def sites(self, trajectory: Trajectory) -> list[Site]:
         found, seen = [], set[tuple[object, ...]]()
         for step in steps_of(trajectory):
-            if step.result is None:
+            if step.result is None or step.call.name in ASKED_AGAIN:
                 continue
             key = step.call.name, *sorted(step.call.arguments.items())
             # The same command again is a check where something changed meanwhile, and nothing else where not.

@@ -18,6 +18,7 @@ import pydantic
 
 from etude.behaviours.base import Behaviour, Site
 from etude.core.policy import Assistant, Context, Policy, Sampling, System, ToolResult, User
+from etude.core.recipe import changed
 from etude.core.settings import EndpointSettings
 from etude.harness.failures import PolicyFailure
 from etude.harness.text_turns import write_turn
@@ -60,13 +61,10 @@ class Reader(Behaviour):
 
     def __init__(self, settings: Any, policy: Policy | None = None) -> None:
         super().__init__(settings)
-        self._policy = policy
-
-    @property
-    def policy(self) -> Policy:
-        if self._policy is None:
-            self._policy = hosted_policy(self.settings.policy, EndpointSettings(**self.settings.endpoint), {})
-        return self._policy
+        # Made now, which asks nobody anything: a wrong setting would spoil rollouts until the run gave up.
+        self.policy = policy or hosted_policy(
+            settings.policy, changed(EndpointSettings(), settings.endpoint, "endpoint"), {}
+        )
 
     def sites(self, trajectory: Trajectory) -> list[Site]:
         raise NotImplementedError("a reader has to be asked: use `find`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from etude.behaviours.base import Behaviour, Site
@@ -16,6 +16,7 @@ BEHAVIOURS = {
     "unfinished_todos": "etude.behaviours.unfinished_todos:UnfinishedTodos",
     "style": "etude.behaviours.style:Style",
     "communication": "etude.behaviours.communication:Communication",
+    "questions": "etude.behaviours.questions:Questions",
     "claims": "etude.behaviours.claims:Claims",
     "thinking_in_comments": "etude.behaviours.thinking_in_comments:ThinkingInComments",
     "terminal_only": "etude.behaviours.terminal_only:TerminalOnly",
@@ -37,8 +38,33 @@ def build_behaviours(entries: Sequence[Mapping[str, Any]], where: str) -> tuple[
     return tuple(build_behaviour(entry, f"{where}[{number}]") for number, entry in enumerate(entries))
 
 
+async def find_each(
+    behaviours: Sequence[Behaviour], trajectory: Trajectory, known: Mapping[Behaviour, Sequence[Site]] | None = None
+) -> dict[Behaviour, Sequence[Site]]:
+    """Where each of them happened; those that ask somebody do so at once, and equal ones only once.
+
+    The same reader may be a reward, a hint and a rate: three answers would cost three times as much, and differ.
+    """
+    found = dict(known or {})
+    asked: list[Behaviour] = []
+    for behaviour in behaviours:
+        if _equal(behaviour, (*found, *asked)) is None:
+            asked.append(behaviour)
+    answers = await asyncio.gather(*(behaviour.find(trajectory) for behaviour in asked))
+    found |= dict(zip(asked, answers, strict=True))
+    return {behaviour: found[_equal(behaviour, found) or behaviour] for behaviour in behaviours}
+
+
+def _equal(behaviour: Behaviour, others: Iterable[Behaviour]) -> Behaviour | None:
+    alike = (other for other in others if type(other) is type(behaviour) and other.settings == behaviour.settings)
+    return next(alike, None)
+
+
+def in_order(found: Iterable[Sequence[Site]]) -> tuple[Site, ...]:
+    """Sites of several behaviours in the order of the messages, each once."""
+    return tuple(sorted(dict.fromkeys(site for sites in found for site in sites), key=lambda site: site.message))
+
+
 async def find_sites(behaviours: Sequence[Behaviour], trajectory: Trajectory) -> tuple[Site, ...]:
-    """Where any of them happened, in the order of the messages, each once; those that ask somebody do so at once."""
-    found = await asyncio.gather(*(behaviour.find(trajectory) for behaviour in behaviours))
-    distinct = dict.fromkeys(site for sites in found for site in sites)
-    return tuple(sorted(distinct, key=lambda site: site.message))
+    """Where any of them happened."""
+    return in_order((await find_each(behaviours, trajectory)).values())

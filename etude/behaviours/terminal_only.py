@@ -19,6 +19,7 @@ INSTEAD: dict[str, re.Pattern[str]] = {
     "read": re.compile(r"(?:cat|head|tail|less|more|nl)\s+[^|&;>]+$|sed\s+-n\s+[^|&;>]+$"),
     "grep": re.compile(r"(?:e?grep|rg|ag)\s+[^|&;>]+$"),
     "glob": re.compile(r"find\s+[^|&;>]+$"),
+    "delete": re.compile(r"rm\s+(?:-f\s+)?[^-|&;>\s][^|&;>]*$"),
     "list": re.compile(r"ls(?:\s+[^|&;>]+)?$"),
 }
 

@@ -1,7 +1,8 @@
 """Calls that failed, by class: what the model got wrong about a tool or about the files, and a hint for each.
 
-Classes are read from what our own tools answer (`etude/harness/tools`). A class that is not known is `other`, counted
-and without a hint.
+Classes are read from what our own tools answer (`etude/harness/tools`), or else from the error's own class: what the
+tool said of wrong arguments is then the hint. An error that says nothing about the model is `other`, counted and
+without a hint.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from etude.harness.trajectory import Trajectory
 
 NAME = "tool_errors"
 MALFORMED = "Write each call with its name and all of its arguments, and end the turn."
-LONGEST = 160  # characters of a file that a hint quotes
+TOO_LONG = "This takes too long; do less at once."
+LONGEST = 160  # characters of a file, or of what a tool said, that a hint quotes
 WORD = re.compile(r"[\w./-]+")
 PATH = re.compile(r"[\w./-]*\w\.\w+")  # from the start of a word: from each of its letters it would take their square
 MOST_PATHS = 200  # of those that were shown, the first and the newest, that a wrong one is compared with
@@ -109,7 +111,7 @@ CLASSES: dict[str, tuple[re.Pattern[str], Hint]] = {
         _no_such_file,
     ),
     "outside": (re.compile(r".* is outside the workspace"), _say("Stay inside the workspace.")),
-    "timeout": (re.compile(r".*took too long"), _say("This takes too long; do less at once.")),
+    "timeout": (re.compile(r".*took too long"), _say(TOO_LONG)),
 }
 
 
@@ -140,9 +142,14 @@ class ToolErrors(Behaviour):
 
 def _site(step: Step, trajectory: Trajectory) -> Site:
     text = step.answer.removeprefix("error: ")
+    error = step.result.error if step.result is not None else None
+    if error == "Timeout":  # of a command, the answer is what it wrote until then, which may look like anything
+        return Site(step.turn, f"{NAME}.timeout", TOO_LONG)
     for name, (pattern, hint) in CLASSES.items():
         if found := pattern.match(text):
             return Site(step.turn, f"{NAME}.{name}", hint(step, found, trajectory))
+    if error == "InvalidArguments":
+        return Site(step.turn, f"{NAME}.wrong_argument", " ".join(text.split())[:LONGEST])
     return Site(step.turn, f"{NAME}.other", "")
 
 

@@ -1,4 +1,4 @@
-"""Commands about model directories: `etude model info`, `compare`, `init`, `export`."""
+"""Commands about model directories: `etude model info`, `compare`, `init`, `export`; and `search-vectors`."""
 
 from __future__ import annotations
 
@@ -124,6 +124,34 @@ def model_init(
         return create(directory, recipe.model, recipe.tokens.vocab_size, recipe.run.seed, dtype)
 
     answer(work, lambda found: print(f"{found['model']}: {_count(found['parameters'])} parameters"), json)
+
+
+@model_app.command("search-vectors")
+def model_search_vectors(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="SOURCE...", help="Runs, folders of saved rollouts, or folders of Python."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File for the vectors.")],
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of training.")] = 1500,
+    seed: Annotated[int, typer.Option("--seed", help="Of the draw of pairs, the start and the batches.")] = 0,
+    json: Json = False,
+) -> None:
+    """Train the word vectors of the tool `search`, on what agents asked and edited and on docstrings."""
+
+    def work() -> dict[str, Any]:
+        from etude.pipeline.search_vectors import train_search_vectors
+
+        return train_search_vectors(sources, out, steps, seed)
+
+    def show(found: dict[str, Any]) -> None:
+        print(
+            f"{found['file']}: {found['words']} words from {found['pairs']} pairs "
+            f"({found['from_rollouts']} of rollouts, {found['from_docstrings']} of docstrings found)"
+        )
+        print(f"use them: harness.tools = [..., {{ use = 'search', vectors = '{found['file']}' }}]")
+
+    answer(work, show, json)
 
 
 def _count(number: int) -> str:

@@ -36,6 +36,7 @@ RL_FACTS = {  # what people read of a finished `rl`; --json has all facts
     "zero_variance": "of equal reward",
     "sampled_tokens": "tokens sampled",
     "trained_tokens": "trained",
+    "feedback_tokens": "under hints",
     "seconds": "seconds",
 }
 

@@ -91,9 +91,13 @@ def serve(
         return {}
 
     def lend_to(run: Path) -> dict[str, Any]:
+        from etude.core.run_files import in_use, read_facts
         from etude.pipeline.find_model import find_model, prepare_device, recipe_of
 
+        read_facts(run)  # a folder that is no run has the defaults for a recipe, and would be told of those
         recipe, folder = recipe_of(run, overrides or []), find_model(model)
+        if not in_use(run):
+            print(f"{run} is not running as far as this machine sees; the engine waits for it", file=sys.stderr)
         device = prepare_device(recipe)
         from etude.serve.lend import lend
 

@@ -142,6 +142,6 @@ def bench_command(run: Path, recipe: dict[str, Any]) -> str:
     """What measures a trained run: on the held-out part of its own folder of tasks, else on those of its recipe."""
     name, tasks = shlex.quote(str(run)), recipe.get("rl", {}).get("tasks", {})
     path = tasks.get("path") if isinstance(tasks, dict) else None
-    if not path:
+    if not path or tasks.get("use") == "questions":  # a file, of which no part is held out
         return f"etude bench {name}"
     return f"etude bench {name} --tasks {shlex.quote(str(path))} --split held_out --save {name}/bench/rl.json"

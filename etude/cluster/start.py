@@ -12,6 +12,9 @@ from etude.cluster.vllm import interpreter
 from etude.core.cluster_settings import ClusterSettings
 from etude.core.errors import EtudeError
 
+ROUNDED = {"fp8": "0.02", "int4": "0.09"}  # nats that log-probabilities of a small model differ by, on average
+EXACT = 1e-3  # a smaller bound of those differences is meant for equal weights
+
 
 def roles_of(settings: ClusterSettings, device: str) -> list[Role]:
     """What a run of reinforcement learning starts."""
@@ -36,6 +39,23 @@ def check_vllm(settings: ClusterSettings, eval_every: int) -> None:
         raise EtudeError(
             "cluster.engine = 'vllm' needs cluster.weights (a directory or an address), and rl.eval_every = 0: it "
             "holds one version at a time, so evaluate with `etude bench` afterwards"
+        )
+
+
+def check_published(settings: ClusterSettings, probe_mean: float) -> None:
+    """Refuses weights in fewer bits where nobody reads them, or where the first probe would stop the run for them."""
+    kind = settings.weights_dtype
+    if kind not in ROUNDED:
+        return
+    if not settings.weights:
+        raise EtudeError(
+            f"cluster.weights_dtype = '{kind}' is about weights in cluster.weights: name a directory or a bucket"
+        )
+    if probe_mean < EXACT:
+        raise EtudeError(
+            f"with cluster.weights_dtype = '{kind}' engines sample from rounded weights, not from the learner's, and "
+            f"rl.probe_mean = {probe_mean:g} would stop the run: set rl.probe_mean, rl.probe_p99, rl.probe_max and "
+            f"rl.probe_k3 to what rounding may cost (a mean of {ROUNDED[kind]} in a small model)"
         )
 
 

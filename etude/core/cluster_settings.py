@@ -7,6 +7,8 @@ from typing import Literal
 
 from etude.core.settings import setting
 
+WeightsDtype = Literal["", "float32", "bfloat16", "fp8", "int4"]
+
 
 @dataclass(frozen=True)
 class LearnerRanks:
@@ -61,8 +63,10 @@ class ClusterSettings:
         "as s3://bucket/prefix; empty shares the memory of this machine",
     )
     weights_base_every: int = setting(20, "versions after which cluster.weights gets a full copy again", least=1)
-    weights_dtype: Literal["", "float32", "bfloat16"] = setting(
-        "", "type of the published weights; empty publishes as they are served: bfloat16 on a GPU, float32 on a CPU"
+    weights_dtype: WeightsDtype = setting(
+        "",
+        "type of the published weights; empty publishes as they are served: bfloat16 on a GPU, float32 on a CPU; fp8 "
+        "and int4 round the matrices of blocks, so engines sample from other weights than the learner trains",
     )
     learner: LearnerRanks = setting(LearnerRanks(), "the learner's ranks")
     restarts: int = setting(

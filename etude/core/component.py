@@ -72,8 +72,8 @@ def load_class(kind: str, use: str, table: Mapping[str, str]) -> Any:
     # Recipes made before a renaming name components by their old names.
     use = use if use in table else COMPONENTS.get(use, use)
     if use not in table:
-        near = hint(use, list(table)) or f"; known: {', '.join(table)}"
-        raise EtudeError(f"no {kind} is called {use!r}{near}, or give your own as ./file.py:Class")
+        near = hint(use, list(table)) or f"; known: {', '.join(table)}."
+        raise EtudeError(f"no {kind} is called {use!r}{near} Or give your own as ./file.py:Class")
     return load_named(table[use])
 
 

@@ -70,7 +70,8 @@ class RLSettings:
     concurrency: int = setting(64, "rollouts in flight", least=1)
     staleness: int = setting(2, "most steps between the version that began a rollout and the one it trains", least=0)
     algorithm: dict[str, Any] = setting(
-        {"use": "dr_grpo"}, "dr_grpo, grpo, rloo, dapo, gspo, cispo, single_rollout or ./mine.py:Mine"
+        {"use": "dr_grpo"},
+        "dr_grpo, grpo, rloo, dapo, gspo, cispo, single_rollout, sdpo, sdft, opsd or ./mine.py:Mine",
     )
     correction: Literal["auto", "none", "truncate", "mask", "clip"] = setting(
         "truncate", "what is done about tokens that older weights sampled; auto: what the algorithm says, or truncate"

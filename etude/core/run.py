@@ -51,7 +51,8 @@ from etude.core.run_files import (
 
 PATIENCE = 0.5  # seconds: `in_use` holds the lock for an instant, and a killed process may take one to be gone
 TYPED = "ETUDE_TYPED_COMMAND"  # environment variable of the processes that `etude run` starts
-EMPTY = {LOCK, "recipe.toml"}  # a directory with no more than these never became a run
+# A directory with no more than these never became a run. What may change while one goes on may be written before it.
+EMPTY = {LOCK, "recipe.toml", "live.toml"}
 
 
 class Listener(Protocol):

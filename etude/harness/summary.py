@@ -69,16 +69,32 @@ def plan_summaries(
     limits: AgentLimits, settings: SummarySettings, dialect: Dialect | None, tools: Sequence[ToolSchema] = ()
 ) -> SummaryPlan | None:
     """The division of a context; None where a rollout has one context and no more."""
-    if settings.use == "off" or limits.rollout_tokens <= limits.context_tokens:
+    if not _summarises(limits, settings):
         return None
     request = settings.request or REQUESTS[settings.use]
+    return _divided(limits, settings, request, _request_tokens(request, dialect, tools))
+
+
+def check_summaries(limits: AgentLimits, settings: SummarySettings) -> None:
+    """Refuses before anything starts what no tokenizer could make room for, however short it makes the request."""
+    if _summarises(limits, settings):
+        _divided(limits, settings, "", 0)
+
+
+def _summarises(limits: AgentLimits, settings: SummarySettings) -> bool:
+    return settings.use != "off" and limits.rollout_tokens > limits.context_tokens
+
+
+def _divided(limits: AgentLimits, settings: SummarySettings, request: str, request_tokens: int) -> SummaryPlan:
     max_tokens = settings.max_tokens or max(1, limits.context_tokens // SHARE[settings.use])
-    most = limits.context_tokens - max_tokens - _request_tokens(request, dialect, tools) - CLOSING
+    most = limits.context_tokens - max_tokens - request_tokens - CLOSING
     at = settings.at or most * 4 // 5
     if most < 2 or at > most:
+        late = f", and harness.summary.at = {at} is behind that" if most >= 2 else ""
         raise EtudeError(
-            f"limits.context_tokens is {limits.context_tokens}: a summary of {max_tokens} tokens and its request leave "
-            f"{max(0, most)} for the work, and harness.summary.at is {at}; raise the first or lower the others"
+            f"harness.limits.context_tokens is {limits.context_tokens}: a summary of up to {max_tokens} tokens "
+            f"(harness.summary.max_tokens) and its request leave {max(0, most)} for the work{late}; "
+            "raise the first or lower the others"
         )
     return SummaryPlan(request, max_tokens, most, at, settings.use == "trained")
 

@@ -19,6 +19,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings, HarnessSettings
 from etude.forge.curriculum.sources import open_source, refuse_held_out
+from etude.harness.tools.service import Service
 from etude.pipeline.hinted_demonstrations import habits_for, with_hints
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void
@@ -62,6 +63,12 @@ async def make_demos(
         if its.hint:
             hinted.add(task.name)
         script = reference(task, seed, its.at_effort(terms.effort))
+        asks = any(call.name == Service.name for turn in script for call in turn.calls)
+        if asks and Service.name not in setup.for_task(task).tools:
+            raise EtudeError(
+                f"the task {task.name} of demos.tasks is told by an issue tracker, which the agent has no tool to ask: "
+                "add { use = 'service' } to harness.tools"
+            )
         jobs.append(RolloutJob(task, policy=Scripted(script, setup.dialect), terms=terms))
     rng = random.Random(f"demonstrations/{seed}")
     summing = [rng.random() < habits.summary for _ in jobs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import random
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from etude.harness.summary import is_request
 from etude.harness.text_turns import write_turn
 from etude.policies.ladder_script import ladder_reference
 from etude.policies.script_summaries import summary_words, turns_before
+from etude.tasks.environment.shadow_backend import read_backend
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.table import kind_of
 from etude.tokens.dialect import Dialect
@@ -58,6 +60,9 @@ def scripted(name: str, task: Task, seed: int = 0, dialect: Dialect | None = Non
     if name not in SCRIPTS:
         raise EtudeError(f"no scripted policy is called {name!r}; known: {', '.join(SCRIPTS)}")
     return Scripted(SCRIPTS[name](task, seed), dialect)
+
+
+ISSUE = re.compile(r"\bissue #?(\d{1,9})\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -103,16 +108,17 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
             f"task {task.name} has no solution/files that differ from its workspace, so there is no reference to "
             "play: name another --policy, or let `etude tasks check` run its solution/solve.sh"
         )
+    asked = _ask(task, rng, habits)
     rng.shuffle(changed)
     there = [path for path in changed if path in task.workspace]
     names, done = kind.describe(task)
     # The draw only where the habit is there: other recipes keep the demonstrations that they had.
     if len(there) > 1 and habits.one_by_one and rng.random() < habits.one_by_one:
-        return _one_by_one(task, changed, rng, habits, done)
+        return [*asked, *_one_by_one(task, changed, rng, habits, done)]
     # Of `kata_trails`: each file says which one comes next, so they are read one after the other.
     trail = task.facts.parameters.get("trail", [])
     passed = [_turn(rng, habits, "Read the file.", Call("read", {"path": path})) for path in trail]
-    turns = [*_look(task, there, rng, habits), *passed, *_read(there, rng, habits)]
+    turns = [*asked, *_look(task, there, rng, habits), *passed, *_read(there, rng, habits)]
     edits = [*_moves(task), *(call for path in changed for call in _changes(task, path, rng, habits))]
     end = Call("finish", {"message": done} if rng.random() < habits.report else {})
     check = (
@@ -136,6 +142,14 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     if check:
         turns.append(_turn(rng, habits, "Run the tests.", *check))
     return [*turns, *verified, _turn(rng, habits, "Done.", end)]
+
+
+def _ask(task: Task, rng: random.Random, habits: Habits) -> list[Assistant]:
+    """Asks the tracker for the issue that the task names: who knows what is in it without asking shows how to guess."""
+    backend, named = read_backend(task), ISSUE.search(task.instruction)
+    if backend is None or named is None or int(named[1]) not in (issue.number for issue in backend.issues):
+        return []
+    return [_turn(rng, habits, "Ask for the issue.", Call("service", {"name": "issues", "query": named[1]}))]
 
 
 def _one_by_one(task: Task, changed: Sequence[str], rng: random.Random, habits: Habits, done: str) -> list[Assistant]:

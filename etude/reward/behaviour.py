@@ -2,18 +2,19 @@
 
     { use = "behaviour", of = { use = "unfinished_todos" }, weight = 0.1 }
 
+Two parts of one behaviour, such as readers that look for different things, need names: `name = "confusing"`.
 The behaviour itself is a file in `etude/behaviours/`, or your own.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pydantic
 
 from etude.behaviours.base import Behaviour, Site
-from etude.behaviours.table import build_behaviour
+from etude.behaviours.table import build_behaviour, find_each
 from etude.harness.trajectory import Trajectory
 from etude.reward.base import GradedRollout, Part
 from etude.reward.compose import Reward
@@ -22,6 +23,7 @@ from etude.reward.compose import Reward
 class BehaviourPenalty(Part):
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         of: dict[str, Any] = pydantic.Field(description="the behaviour, such as { use = 'tool_errors' }")
+        name: str = pydantic.Field("", description="what metrics call it; empty: what the behaviour is called")
         most: int = pydantic.Field(5, ge=1, description="sites that count; one bad habit must not drown the tests")
 
     settings: Settings
@@ -29,7 +31,7 @@ class BehaviourPenalty(Part):
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         self.behaviour: Behaviour = build_behaviour(settings.of, "reward.parts.of")
-        self.name = str(settings.of["use"]).rpartition(":")[2]
+        self.name = settings.name or str(settings.of["use"]).rpartition(":")[2]
 
     def score(self, rollout: GradedRollout) -> float:
         sites = rollout.sites.get(self.behaviour)
@@ -37,8 +39,8 @@ class BehaviourPenalty(Part):
         return -float(min(count, self.settings.most))
 
 
-async def behaviour_sites(reward: Reward, trajectory: Trajectory) -> dict[Behaviour, list[Site]]:
-    """The sites of each behaviour that a part of a reward counts; those that ask a model do so at once."""
-    behaviours = [each.part.behaviour for each in reward.parts if isinstance(each.part, BehaviourPenalty)]
-    found = await asyncio.gather(*(behaviour.find(trajectory) for behaviour in behaviours))
-    return dict(zip(behaviours, found, strict=True))
+async def behaviour_sites(reward: Reward, trajectory: Trajectory) -> dict[Behaviour, Sequence[Site]]:
+    """The sites of each behaviour that a part of a reward counts."""
+    return await find_each(
+        [each.part.behaviour for each in reward.parts if isinstance(each.part, BehaviourPenalty)], trajectory
+    )

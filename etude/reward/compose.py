@@ -70,7 +70,8 @@ def build_reward(entries: Sequence[Mapping[str, Any]], where: str = "reward.part
             raise EtudeError(f"{place}: {use} is not a reward; derive it from etude.reward.base.Part")
         name = part.name or (use.rpartition(":")[2] if ".py:" in use else use)
         if name in (each.name for each in found):
-            raise EtudeError(f"{place}: the reward {name!r} is there twice; keep one")
+            apart = ", or give one a name of its own: name = '...'" if use == "behaviour" else ""
+            raise EtudeError(f"{place}: the reward {name!r} is there twice; keep one{apart}")
         found.append(Weighted(name, float(weight), part))
     if not found:
         raise EtudeError(f"{where} is empty: name at least one reward, such as {{ use = 'tests' }}")

@@ -30,7 +30,7 @@ class Prepared:
     """A batch, and what became of the groups it was made from."""
 
     batch: Batch  # only items that cost a forward
-    zero_variance: int  # groups that teach nothing
+    zero_variance: int  # groups whose rewards teach nothing; hints may
     masked: int  # rollouts left out because a limit stopped them
     trained_tokens: int  # sampled tokens that are learnt from
     reference_kl: float  # mean k1 of a rollout against the frozen weights; 0 when it is off
@@ -52,7 +52,7 @@ async def prepare(
     reference = await references.compare(rollouts, learner) if settings.kl else None
     correction, whole_rollouts = chosen_correction(algorithm, settings)
     streamed = reference if settings.kl_estimator != "k1" else None
-    live = await present(rollouts, learner) if whole_rollouts or streamed is not None else None
+    live = await present(rollouts, learner, settings) if whole_rollouts or streamed is not None else None
     rewards = [[rollout.reward for rollout in group] for group in rollouts]
     if reference is not None and streamed is None:
         rewards = [
@@ -82,7 +82,8 @@ async def prepare(
             # A hint teaches its turn whatever the rollout was worth, without any difference in its group too.
             asked = hints.add(rollout, counting) if hints.on else counting
             kept += [replayed(item, settings) for item in asked]
-        zero_variance += not found
+        # Feedback alone asks for no policy gradient, whatever the rewards are.
+        zero_variance += not found and len(set(rewards[place])) <= 1
     # One stream of an item: KL and the policy gradient are about the same tokens.
     sampled = [[stream for stream in item.streams if isinstance(stream.target, Sampled)][:1] for item in kept]
     trained = sum(int((stream.weight_T != 0).sum()) for streams in sampled for stream in streams)
@@ -108,9 +109,15 @@ def chosen_correction(algorithm: Algorithm, settings: RLSettings) -> tuple[Corre
     return found, settings.correction_level == "rollout" and kind != "none"
 
 
-async def present(rollouts: Sequence[Sequence[Rollout]], learner: Scores) -> Nested:
-    """Log-probabilities of every token under the weights that are about to be trained."""
-    scores = iter(await references.score(rollouts, learner, "live"))
+async def present(rollouts: Sequence[Sequence[Rollout]], learner: Scores, settings: RLSettings) -> Nested:
+    """Log-probabilities of every token under the weights that are about to be trained, routed as they will be."""
+    items = [
+        replayed(Item(trace.ids_T, [], rollout.temperature, trace.experts_TBK), settings)
+        for group in rollouts
+        for rollout in group
+        for trace in rollout.traces
+    ]
+    scores = iter(await learner.score(items))
     return [[[next(scores) for _ in rollout.traces] for rollout in group] for group in rollouts]
 
 

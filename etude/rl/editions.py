@@ -1,20 +1,22 @@
-"""What of a running run may change: `RUN/live.toml` with `reward.parts` and `rl.optim.lr`, edition by edition, and
-`cluster.engines`, which is no part of an edition: it changes nothing that is learnt from.
+"""What of a running run may change: `RUN/live.toml` with `reward.parts`, `harness.tools` and `rl.optim.lr`, edition by
+edition, and `cluster.engines`, which is no part of an edition: it changes nothing that is learnt from.
 
 Edition 0 is the recipe that the run began with. A valid edit of the file, or of a Python file that it names, makes the
 next one; so does a command that continues the run with other values, as far as the file does not say otherwise. An
 edition is written to the journal with a copy of those files by their digest. A group keeps the edition that it was
 admitted under, so that its rollouts are rewarded alike, after a resume too. New weights of the same parts count at
 once, for all of a group: the parts' own values are kept with every rollout. An invalid edit is refused with a
-sentence, and the old edition stays. Knows rewards and a rate; no group and no learner.
+sentence, and the old edition stays. Evaluations keep the recipe's tools: their rates would not be comparable. Knows
+rewards, tools and a rate; no group and no learner.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,14 @@ from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run_files import read_facts
-from etude.core.settings import AuditSettings, RewardSettings
+from etude.core.settings import RewardSettings
 from etude.rl.groups import Rollout
 from etude.rl.journal import Journal
-from etude.rollout.rollout import RolloutSetup, reward_and_audit
+from etude.rollout.rollout import RolloutSetup, reward_and_audit, with_tools
 
 FILE = "live.toml"
 MAY_CHANGE = ("reward.parts", "rl.optim.lr")
-ENGINES = "cluster.engines"
+TOOLS, ENGINES = "harness.tools", "cluster.engines"
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,13 @@ class Edition:
     number: int
     parts: list[dict[str, Any]]
     lr: float
-    digests: dict[str, str] = field(default_factory=dict)  # of the Python files that the parts name
+    digests: dict[str, str] = field(default_factory=dict)  # of the Python files that parts and tools name
+    tools: list[dict[str, Any]] | None = None  # None: the recipe's
 
     def same_parts(self, other: Edition) -> bool:
         """Whether only weights differ."""
         bare = [[{k: v for k, v in p.items() if k != "weight"} for p in each.parts] for each in (self, other)]
-        return bare[0] == bare[1] and self.digests == other.digests
+        return bare[0] == bare[1] and all(self.digests.get(f) == other.digests.get(f) for f in _files_of(self.parts))
 
 
 class Editions:
@@ -52,7 +55,7 @@ class Editions:
     ) -> None:
         self.file, self.copies = run / FILE, run / "rl" / "editions"
         self.journal, self.log = journal, log
-        self._audit, self._setup = recipe.audit, setup
+        self._recipe, self._setup = recipe, setup
         self._engines = self.engines = recipe.cluster.engines  # by the recipe, and wanted now
         # What a continued run was told on the command line is an edition like an edit of the file.
         self._told = Edition(0, recipe.reward.parts, recipe.rl.optim.lr)
@@ -111,23 +114,26 @@ class Editions:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise EtudeError(f"it is not TOML: {error}") from None
         flat = _flat(found)
-        if unknown := sorted(flat.keys() - {*MAY_CHANGE, ENGINES}):
-            can = f"{', '.join(MAY_CHANGE)} and {ENGINES}"
+        if unknown := sorted(flat.keys() - {*MAY_CHANGE, TOOLS, ENGINES}):
+            can = f"{', '.join((*MAY_CHANGE, TOOLS))} and {ENGINES}"
             raise EtudeError(f"{unknown[0]} cannot change while a run goes on; {can} can")
         engines = flat.get(ENGINES, self._engines)
         if isinstance(engines, bool) or not isinstance(engines, int) or engines < 1:
             raise EtudeError(f"{ENGINES} is {engines!r}; it must be a whole number of at least 1")
         self.engines = engines
         parts, lr = flat.get("reward.parts", self._told.parts), flat.get("rl.optim.lr", self._told.lr)
-        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-            raise EtudeError("reward.parts must be a list of tables, such as [{ use = 'tests' }]")
+        tools = flat.get(TOOLS)
+        for name, value, such in (("reward.parts", parts, "tests"), (TOOLS, tools or [], "read")):
+            if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+                raise EtudeError(f"{name} must be a list of tables, such as [{{ use = '{such}' }}]")
         if isinstance(lr, bool) or not isinstance(lr, int | float) or not (0 <= lr < math.inf):
             raise EtudeError(f"rl.optim.lr is {lr!r}; it must be a number of at least 0")
-        if "reward.parts" not in flat and parts == self.editions[0].parts:
-            return Edition(max(self.editions) + 1, parts, float(lr))
-        files = [str(p["use"]).rpartition(":")[0] for p in parts if ".py:" in str(p.get("use", ""))]
+        # Of what the recipe says no file is watched, nor copied: the run began with it as it was.
+        own = "reward.parts" in flat or parts != self.editions[0].parts
+        files = _files_of([*(parts if own else ()), *(tools or ())])
         self._watched = [Path(file) for file in files]
-        return Edition(max(self.editions) + 1, parts, float(lr), {file: self._copied(Path(file)) for file in files})
+        digests = {file: self._copied(Path(file)) for file in files}
+        return Edition(max(self.editions) + 1, parts, float(lr), digests, tools)
 
     def _copied(self, path: Path) -> str:
         """The digest of a file, of which a copy is kept: an older edition may be needed when it has changed."""
@@ -146,19 +152,34 @@ class Editions:
         return _copy_of(self.copies, path, digest)
 
     def _build(self, edition: Edition) -> RolloutSetup:
-        return build_edition(edition, self.copies, self._audit, self._setup)
+        return build_edition(edition, self.copies, self._recipe, self._setup)
 
 
-def build_edition(edition: Edition, copies: Path, audit: AuditSettings, setup: RolloutSetup) -> RolloutSetup:
+def build_edition(edition: Edition, copies: Path, recipe: Recipe, setup: RolloutSetup) -> RolloutSetup:
     """How rollouts of an edition are run and rewarded."""
     # From the copies, whose names have the digest: a changed file is another module, and is loaded anew.
-    parts = [dict(part) for part in edition.parts]
-    for part in parts:
-        file, _, name = str(part.get("use", "")).rpartition(":")
+    parts, tools = copy.deepcopy((edition.parts, edition.tools))
+    for each in _of_files([*parts, *(tools or ())]):
+        file, _, name = each["use"].rpartition(":")
         if file in edition.digests:
-            part["use"] = f"{_copy_of(copies, Path(file), edition.digests[file])}:{name}"
-    reward, audited = reward_and_audit(RewardSettings(parts), audit)
-    return replace(setup, reward=reward, audit=audited)
+            each["use"] = f"{_copy_of(copies, Path(file), edition.digests[file])}:{name}"
+    reward, audited = reward_and_audit(RewardSettings(parts), recipe.audit)
+    setup = replace(setup, reward=reward, audit=audited)
+    return setup if tools is None else with_tools(setup, replace(recipe.harness, tools=tools))
+
+
+def _files_of(value: Any) -> list[str]:
+    return list(dict.fromkeys(each["use"].rpartition(":")[0] for each in _of_files(value)))
+
+
+def _of_files(value: Any) -> Iterator[dict[str, Any]]:
+    """The tables in it that name a component of a Python file: parts, and what those are made of."""
+    if isinstance(value, dict):
+        if isinstance(use := value.get("use"), str) and ".py:" in use:
+            yield value
+        value = list(value.values())
+    for each in value if isinstance(value, list) else ():
+        yield from _of_files(each)
 
 
 def _copy_of(copies: Path, path: Path, digest: str) -> Path:

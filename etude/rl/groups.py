@@ -73,6 +73,7 @@ class Rollout:
     parallel_calls: float = 0.0  # share of the calling turns that made more than one call
     spent: dict[str, float] = field(default_factory=dict)  # of `seconds`, by `SPENT`
     submission: str = ""  # digest of what it handed in
+    edited: bool = False  # it left changed files that reach the grader
 
     @property
     def behaviours(self) -> dict[str, int]:
@@ -135,6 +136,7 @@ def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rol
         parallel_calls=counts.parallel_rate,
         spent=spent_seconds(trajectory, scored.starting),
         submission=scored.changes.digest,
+        edited=bool(scored.changes.files),
     )
 
 
@@ -170,6 +172,7 @@ _LATER: dict[str, Any] = {
     "parallel_calls": float,
     "spent": dict[str, float],
     "submission": str,
+    "edited": bool,
 }
 _ARRAYS = {"ids_T": np.int32, "sampled_T": np.bool_, "logprob_T": np.float32, "version_T2": np.int32}
 

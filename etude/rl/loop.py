@@ -145,6 +145,9 @@ class Training:
                 self.dispatcher.fill()
                 while self.step < self.rl.steps and (groups := await self._next_groups()) is not None:
                     await self._train(groups, display)
+                if self.step < self.rl.steps and self.dispatcher.over:
+                    display.say(said := f"rl.tasks has no task left: ended at step {self.step} of {self.rl.steps}")
+                    self.run.say(f"rl: {said}")
             return await self._finish()
         finally:
             self.close()
@@ -194,9 +197,7 @@ class Training:
         """One step: gradients, the probe of the weights they are of, the update, and the new weights to the engine."""
         self._reweigh(groups)
         prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner, self.step)
-        learnt: dict[str, float] = {}
-        if prepared.batch.items:
-            learnt = await self.learner.forward_backward(prepared.batch)
+        learnt = await self.learner.forward_backward(prepared.batch) if prepared.batch.items else {}
         # The probe ran beside the gradients. The weights move only when the numerics of the old ones are known.
         waiting = time.monotonic()
         rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -450,6 +451,7 @@ class Training:
             "best_pass_rate": best.get("pass_rate", 0.0),
             "backend": self.environment.host.capabilities.backend,
         }
+        facts |= {"feedback_tokens": totals.feedback_tokens} if totals.feedback_tokens else {}
         if not stopped:
             self.run.finish(STAGE, **facts)
         return facts | {"stopped": stopped}

@@ -46,7 +46,10 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "malformed": sum(rollout.malformed for rollout in rollouts) / max(1, turns),
         "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
         **{f"{name}_seconds": sum(r.spent.get(name, 0.0) for r in rollouts) / count for name in SPENT},
+        "edit_rate": sum(rollout.edited for rollout in rollouts) / count,
     }
+    if calling := [rollout.parallel_calls for rollout in rollouts if rollout.tools]:
+        found["parallel_calls"] = sum(calling) / len(calling)
     lengths = sorted(rollout.sampled_tokens for rollout in rollouts)
     found |= {f"sampled_tokens_p{share}": lengths[(count - 1) * share // 100] for share in (50, 90)}
     found["sampled_tokens_max"] = lengths[-1]
@@ -72,12 +75,19 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def tool_rates(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """For each tool that was called: calls of a rollout, the share of them that failed, and that of each class."""
+    """For each tool that was called: calls of a rollout, the share of them that failed, and that of each class.
+
+    And `tool_mix`, the entropy of the calls over the tools in bits: a policy that uses one tool alone has 0.
+    """
     counts: dict[str, Counter[str]] = {}
     for rollout in rollouts:
         for name, times in rollout.tools.items():
             counts.setdefault(name, Counter()).update(times)
     found: dict[str, float] = {}
+    used = [times["calls"] for name, times in counts.items() if name != "unknown" and times["calls"]]
+    if used:
+        shares = [calls / sum(used) for calls in used]
+        found["tool_mix"] = sum(share * math.log2(1 / share) for share in shares)
     for name, times in sorted(counts.items()):
         calls = times.pop("calls")
         found[f"tool_{name}_calls"] = calls / len(rollouts)
@@ -176,6 +186,7 @@ class Totals:
     rollouts: int = 0
     sampled_tokens: int = 0
     trained_tokens: int = 0
+    feedback_tokens: int = 0  # of turns that learnt from themselves with a hint above
     void: dict[str, int] = field(default_factory=dict)  # rollouts by whose failure it was, and whole groups
     probes: int = 0
     probe_sum: float = 0.0
@@ -186,6 +197,7 @@ class Totals:
         """Counts the row of a step."""
         for name in ("groups", "zero_variance", "rollouts", "sampled_tokens", "trained_tokens"):
             setattr(self, name, getattr(self, name) + int(row[name]))
+        self.feedback_tokens += int(row.get("feedback_tokens", 0))
         self.staleness_max = max(self.staleness_max, int(row["staleness_max"]))
 
 

@@ -21,6 +21,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,6 +47,7 @@ from etude.core.rl_settings import RLSettings
 from etude.core.run import Run
 from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Listens, Mixes, Rewinds, TaskSource, curriculum_file, open_source
+from etude.harness.tools.service import Service
 from etude.rl.admission import Admission
 from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.broken_tasks import BrokenTasks
@@ -70,6 +72,7 @@ from etude.rl.workers.setup import open_sandboxes, training_setup
 from etude.rollout.rollout import check_lengths
 from etude.rollout.terms import draw_terms
 from etude.rollout.turn_records import TurnRecords
+from etude.tasks.environment import shadow_backend
 from etude.tokens.dialect import open_dialect
 
 
@@ -185,7 +188,13 @@ async def _open(
     learner, engines = await _launch(run, recipe, model, latest, version, logs, placement, restarts, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:
-        raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
+        raise EtudeError(
+            f"rl.tasks has no task behind rl.first_task = {rl.first_task}; lower that or name another source"
+        )
+    if shadow_backend.FILE in first.files and Service.name not in setup.for_task(first).tools:
+        note = "tasks come with services (an issue tracker, logs, metrics), and the agent has no tool that asks them"
+        run.say(f"rl: {note}; add {{ use = 'service' }} to harness.tools")
+        print(f"warning: {note}; add {{ use = 'service' }} to harness.tools", file=sys.stderr)
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
     broken = BrokenTasks(source, run.say)
     inside = RolloutEnvironment(host, engines.replicas, setup, recipe, broken, run.say, editions.setup, records)

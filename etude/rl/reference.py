@@ -49,7 +49,9 @@ def estimates(log_r: Doubles) -> dict[str, Doubles]:
 
 async def compare(groups: Sequence[Sequence[Rollout]], learner: Scores) -> Reference:
     """Scores the rollouts under the frozen weights."""
-    scores = iter(await score(groups, learner, "frozen"))
+    # The frozen model chooses its experts itself: those that the engine was routed to are the policy's.
+    items = [Item(trace.ids_T, [], each.temperature) for group in groups for each in group for trace in each.traces]
+    scores = iter(await learner.score(items, "frozen"))
     log_ratios = [
         [[np.where(t.sampled_T, next(scores).astype(np.float64) - t.logprob_T, 0.0) for t in r.traces] for r in group]
         for group in groups
@@ -62,14 +64,6 @@ async def compare(groups: Sequence[Sequence[Rollout]], learner: Scores) -> Refer
         for name, values in estimates(tokens).items():
             found |= {f"reference_{name}": float(values.mean()), f"reference_{name}_variance": float(values.var())}
     return Reference(log_ratios, found)
-
-
-async def score(groups: Sequence[Sequence[Rollout]], learner: Scores, weights: str) -> list[Floats]:
-    """Log-probabilities of every trace, in order."""
-    items = [
-        Item(trace.ids_T, [], rollout.temperature) for group in groups for rollout in group for trace in rollout.traces
-    ]
-    return await learner.score(items, weights)
 
 
 def stream(

@@ -72,7 +72,11 @@ async def train_only(run: Run, recipe: Recipe, model: Path) -> dict[str, Any]:
         resumed = journal.resume(checkpoint.row, checkpoint.step)
         groups = [group for group in _groups(resumed, journal, ready) if group.ready]
         if not groups:
-            raise EtudeError(f"the journal of {run.path} has no group whose rollouts are all finished")
+            raise EtudeError(
+                f"the journal in {run.path} has no group whose rollouts are all finished; those of a group that was "
+                "trained are removed once no checkpoint needs them: `etude rl RECIPE --rollouts-only --run NEW` makes "
+                "some that stay"
+            )
         async with AsyncExitStack() as stack:
             learner = await _launch(run, recipe, model, latest)
             stack.push_async_callback(learner.close)

@@ -24,7 +24,7 @@ from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Finding, Ruling
 from etude.audit.watched import Watch, is_drawn
 from etude.behaviours.base import Behaviour, Site
-from etude.behaviours.table import find_sites
+from etude.behaviours.table import find_each, in_order
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
 from etude.core.settings import (
@@ -183,13 +183,9 @@ def build_setup(
 ) -> RolloutSetup:
     """A setup from the sections of a recipe. With `native_calls` the policy itself shows the tools to the model."""
     harness = harness or HarnessSettings()
-    tools = build_tools(harness.tools)
-    spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
-    text_form = dialect is None and not native_calls
-    environments = build_environments(harness, tools, spec, text_form=text_form)
     worth, audited = reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
-    return RolloutSetup(
-        tools=tools,
+    setup = RolloutSetup(
+        tools={},
         reward=worth,
         audit=audited,
         dialect=dialect,
@@ -198,14 +194,26 @@ def build_setup(
         terms=usual_terms(harness),
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
-        system=system_text(harness.system, tools, spec, text_form=text_form),
         recent_files=harness.recent_files,
         history=harness.history,
         strict=harness.strict,
-        environments=environments,
         grader=grader or GraderSettings(),
         sandbox=sandbox or SandboxLimits(),
         allowed_hosts=tuple(harness.allowed_hosts),
+    )
+    return with_tools(setup, harness, native_calls=native_calls)
+
+
+def with_tools(setup: RolloutSetup, harness: HarnessSettings, *, native_calls: bool = False) -> RolloutSetup:
+    """A setup with the tools that these settings name, and what the prompt says of them."""
+    tools, dialect = build_tools(harness.tools), setup.dialect
+    spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
+    text_form = dialect is None and not native_calls
+    return replace(
+        setup,
+        tools=tools,
+        system=system_text(harness.system, tools, spec, text_form=text_form),
+        environments=build_environments(harness, tools, spec, text_form=text_form),
     )
 
 
@@ -425,22 +433,25 @@ async def _scored(
     ruling = setup.audit.ruling(task, trajectory, changes, watched)
     counted = await behaviour_sites(setup.reward, trajectory)
     total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling, counted))
-    sites, hints = await hints_of(task, trajectory, setup, [site for each in counted.values() for site in each])
+    sites, hints = await hints_of(task, trajectory, setup, counted)
     seconds = time.monotonic() - started
     return Scored(task, trajectory, changes, graded, total, parts, seconds, ruling, sites, hints)
 
 
 async def hints_of(
-    task: Task, trajectory: Trajectory, setup: RolloutSetup, counted: Sequence[Site] = ()
+    task: Task, trajectory: Trajectory, setup: RolloutSetup, counted: Mapping[Behaviour, Sequence[Site]]
 ) -> tuple[tuple[Site, ...], tuple[Hinted, ...]]:
     """Where behaviours happened, and the hints that can stand above their turns.
 
     Only sites of taught behaviours have a hint; the others, and those that a reward `counted`, are there for their
     rates. With a context of the whole rollout there is one hint, above all of it, and no other.
     """
-    taught = await find_sites(setup.taught, trajectory) if setup.context == "turn" else _whole(task, trajectory, setup)
+    by_turn = setup.context == "turn"
+    hinted = setup.taught if by_turn else ()
+    found = await find_each([*hinted, *setup.watched, *counted], trajectory, counted)
+    taught = in_order(found[each] for each in hinted) if by_turn else _whole(task, trajectory, setup)
     known = {(site.message, site.kind) for site in taught}
-    watched = [*await find_sites(setup.watched, trajectory), *counted]
+    watched = [site for each in (*setup.watched, *counted) for site in found[each]]
     others = {replace(site, hint="") for site in watched if (site.message, site.kind) not in known}
     sites = tuple(sorted((*taught, *others), key=lambda site: (site.message, site.kind)))
     if not taught or setup.dialect is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, ContextOverflow, Sample, Sampling, ToolResult, User
 from etude.harness.failures import PolicyFailure
 from etude.harness.trajectory import MessageRecord, StopCause, Trajectory
-from etude.reward.behaviour import behaviour_sites
+from etude.reward.behaviour import BehaviourPenalty, behaviour_sites
 from etude.reward.compose import build_reward
+from etude.rollout.rollout import build_setup, hints_of
+from etude.tasks.format.task import Task
 
 OK = "ok"
 
@@ -31,7 +34,7 @@ def trajectory(*turns: tuple[Assistant, list[str]], stop: StopCause = "finish") 
         for call, answer in zip(turn.calls, answers, strict=False):
             error: Any = "UnexpectedEnvironment" if answer.startswith("error: ") else None
             entries.append(MessageRecord(ToolResult(call.name, answer), error=error))
-    tools = ("read", "edit", "write", "list", "glob", "grep", "run", "todo", "finish")
+    tools = ("read", "edit", "write", "delete", "list", "glob", "grep", "run", "todo", "finish")
     return Trajectory(tools=tools, entries=entries, stop=stop)
 
 
@@ -75,6 +78,11 @@ CASES: list[tuple[str, Trajectory, list[str]]] = [
         ["communication.repeated"],
     ),
     ("communication", trajectory(end("add returned a - b; it adds now.")), []),
+    ("questions", trajectory(call("read", path="a"), end("Which file do you mean?")), ["questions"]),
+    ("questions", trajectory((Assistant(final="Shall I go on?"), []), stop="final"), ["questions"]),
+    ("questions", trajectory(edit("x"), end("Is this what you meant?")), []),  # it tried
+    ("questions", trajectory(call("read", path="a"), end("The answer is 3.")), []),
+    ("questions", trajectory((Assistant(final="Shall I go on?"), []), stop="turns"), []),
     ("claims", trajectory(edit("x"), end("All tests pass.")), ["claims"]),
     ("claims", trajectory(run("pytest"), edit("x"), end("I verified that it works.")), ["claims"]),
     ("claims", trajectory(edit("x"), run("pytest", "1 FAILED\n[exit 1]"), end("The tests pass.")), ["claims"]),
@@ -88,6 +96,8 @@ CASES: list[tuple[str, Trajectory, list[str]]] = [
         trajectory(run("cat a.py"), run("sed -i s/a/b/ a.py")),
         ["terminal_only.read", "terminal_only.edit"],
     ),
+    ("terminal_only", trajectory(run("rm a.py"), run("rm -f b.py")), ["terminal_only.delete"] * 2),
+    ("terminal_only", trajectory(run("rm -r build"), run("rm a.py && make"), end()), []),
     ("terminal_only", trajectory(run("python -m pytest -q"), run("cat a.py | sort | uniq -c"), end()), []),
     (
         "minimal_diff",
@@ -98,6 +108,9 @@ CASES: list[tuple[str, Trajectory, list[str]]] = [
     ("minimal_diff", trajectory(call("read", "", path="a.py"), write(LINES), end()), []),
     ("needless_effort", trajectory(call("read", path="a"), call("read", path="a"), end()), ["needless_effort"]),
     ("needless_effort", trajectory(call("read", path="a"), edit("x"), call("read", path="a"), end()), []),
+    ("needless_effort", trajectory(call("list"), call("delete", path="a"), call("list"), end()), []),
+    ("needless_effort", trajectory(call("list"), call("agent", task="tidy up"), call("list"), end()), []),
+    ("needless_effort", trajectory(call("background", id="1"), call("background", id="1"), end()), []),
 ]
 
 
@@ -145,6 +158,24 @@ def test_errors_of_tools_have_classes_each_with_a_hint() -> None:
     assert [site.kind for site in one] == ["tool_errors.unknown_tool"]
     with pytest.raises(EtudeError, match="typo"):
         build_behaviour({"use": "tool_errors", "classes": ["typo"]}, "here")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "kind", "hint"),
+    [
+        # what a command wrote before its time was over
+        ("Timeout", "a.py: no such file\n[stopped: out of time]", "timeout", "This takes too long; do less at once."),
+        ("InvalidArguments", "error: end 3 is before start 5", "wrong_argument", "end 3 is before start 5"),
+        ("InvalidArguments", "error: old is empty; to make a\nfile use write", "wrong_argument", "use write"),
+        ("Unavailable", "error: there is no documentation here", "other", ""),
+    ],
+)
+def test_an_error_that_no_pattern_knows_is_of_its_own_class(error: Any, answer: str, kind: str, hint: str) -> None:
+    rollout = trajectory(run("python a.py", answer), end())
+    rollout.entries[2] = replace(rollout.entries[2], error=error)
+    (site,) = build_behaviour({"use": "tool_errors"}, "here").sites(rollout)
+    assert site.kind == f"tool_errors.{kind}" and site.hint.endswith(hint) and "\n" not in site.hint
+    assert bool(site.hint) == bool(hint)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +271,51 @@ def test_a_reader_names_turns_and_several_are_asked_at_once() -> None:
     assert policy.most == 2
     shown = policy.asked[0].messages[1]
     assert isinstance(shown, User) and "[1] agent:" in shown.text and "[2] tool:" in shown.text
+
+
+ASKED = {"use": "reader", "prompt": "Find.", "policy": "openai:http://127.0.0.1:9/v1?model=m"}
+
+
+def test_a_reader_that_is_reward_hint_and_rate_is_asked_once() -> None:
+    policy, rollout = Answers('[{"message": 1, "hint": "Say why."}]'), trajectory(edit("x"), end("Done."))
+    worth = build_reward([{"use": "behaviour", "of": {**ASKED, "kind": "confusing"}}])
+    (part,) = (each.part for each in worth.parts if isinstance(each.part, BehaviourPenalty))
+    part.behaviour = reader(policy)
+    setup = replace(build_setup(), reward=worth, taught=(reader(policy),), watched=(reader(policy), reader(policy)))
+    counted = asyncio.run(behaviour_sites(worth, rollout))
+    sites, _ = asyncio.run(hints_of(Task("t", "Do it."), rollout, setup, counted))
+    assert len(policy.asked) == 1 and sites == (Site(1, "confusing", "Say why."),)
+    other = reader(policy, prompt="Find what else.")
+    asyncio.run(find_sites([reader(policy), other, reader(policy)], rollout))
+    assert len(policy.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, "endpoint.url"),
+        ({"policy": "openai:http://127.0.0.1:9/v1"}, "endpoint.model is empty"),
+        (
+            {"policy": "openai:http://127.0.0.1:9/v1?model=m", "endpoint": {"retries": 0}},
+            "unknown key endpoint.retries",
+        ),
+    ],
+)
+def test_a_reader_that_could_ask_nobody_is_refused_before_any_rollout(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(EtudeError, match=said):
+        build_behaviour({"use": "reader", "kind": "x", "prompt": "Find.", **wrong}, "rl.monitor[0]")
+
+
+def test_parts_of_one_behaviour_have_names_of_their_own() -> None:
+    def of(kind: str, **more: str) -> dict[str, Any]:
+        return {"use": "behaviour", "of": {"use": "tool_errors", "classes": [kind]}, **more}
+
+    reward = build_reward([of("text_not_found", name="misses"), of("malformed")])
+    assert [each.name for each in reward.parts] == ["misses", "tool_errors"]
+    rollout = trajectory(edit("x", answer=ANSWERS["text_not_found"]), end())
+    assert reward.score(_Graded(rollout, {}))[1] == {"misses": -1.0, "tool_errors": 0.0}  # type: ignore[arg-type]
+    with pytest.raises(EtudeError, match="tool_errors' is there twice; keep one, or give one a name of its own"):
+        build_reward([of("text_not_found"), of("malformed")])
 
 
 @pytest.mark.parametrize("answer", ["I see nothing wrong.", '[{"message": "one"}]', ""])

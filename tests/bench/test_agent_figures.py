@@ -38,11 +38,13 @@ def test_a_run_with_them_has_one_of_each(written: Callable[..., Path]) -> None:
     effort = {"effort_low_tokens": 40.0, "effort_high_tokens": 90.0, "effort_low_pass_rate": 0.2}
     feedback = {"twin_kl": 0.07, "twins": 9, "twins_filtered": 2}
     kinds = {f"behaviour_kind_{place}": 0.1 * place for place in range(1, 8)}
-    rows = [("rl", {"rollouts": 4, "summaries": 1.5} | effort | feedback | kinds), ("rl", {"rollouts": 4})]
+    habits = {"parallel_calls": 0.25, "tool_mix": 1.8, "edit_rate": 0.9}
+    rows = [("rl", {"rollouts": 4, "summaries": 1.5} | effort | habits | feedback | kinds), ("rl", {"rollouts": 4})]
     data = read_run(written(["harness.effort={low=1, high=1}"], *rows))
     page = str(figures.learning(data))
     assert TITLE.findall(page) == [
-        *("Summaries", "Tokens by stated effort", "Pass rate by stated effort", "Behaviours"),
+        *("Summaries", "Tokens by stated effort", "Pass rate by stated effort"),
+        *("Calls made together", "Mix of tools", "Rollouts that changed files", "Behaviours"),
         *("Feedback: how far a hint moves the model", "Feedback: hinted turns"),
     ]
     assert "kind 7" in page and "kind 3" in page and "kind 2" not in page

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,38 @@ def test_a_run_folder_of_somebody_else(etude: Command, tiny: Path, tmp_path: Pat
     for extra in ([], ["--fresh"]):
         assert "thesis is not a run" in refused(etude("pretrain", tiny, "--run", "thesis", *extra))
     assert [entry.name for entry in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("harness.effort={low=1, hihg=1}", "harness.effort has the level 'hihg': the levels are low, medium, high"),
+        ("rl.kl=0.1 rl.algorithm.use=grpo", "rl.kl takes k1 from the rewards"),
+        (
+            "harness.limits.rollout_tokens=5000 harness.summary.max_tokens=5000",
+            "a summary of up to 5000 tokens (harness.summary.max_tokens) and its request leave 0 for the work; raise",
+        ),
+        (
+            "harness.limits.rollout_tokens=5000 harness.summary.at=630",
+            "leave 558 for the work, and harness.summary.at = 630 is behind that; raise",
+        ),
+        ("cluster.weights_dtype=int4", "is about weights in cluster.weights: name a directory or a bucket"),
+        ("cluster.weights=w cluster.weights_dtype=fp8", "rl.probe_mean = 1e-05 would stop the run: set rl.probe_mean,"),
+        ("rl.monitor=[{use='tool_error'}]", "did you mean tool_errors? Or give your own as ./file.py:Class"),
+    ],
+)
+def test_what_the_loop_would_refuse_leaves_no_run(etude: Command, tiny: Path, tmp_path: Path, given: str, said: str):
+    """A run that has begun is bound to its recipe: the mended command would be refused for the mistake's sake."""
+    (tmp_path / "config.json").write_text("{}")
+    usual = [f"rl.model={tmp_path}", "harness.limits.context_tokens=640"]
+    words = shlex.split(given) if "{" not in given else [given]
+    assert said in refused(etude("rl", tiny, *usual, *words, "--run", "runs/wrong"))
+    assert not (tmp_path / "runs/wrong").exists()
+
+
+def test_an_engine_is_lent_to_a_run_alone(etude: Command, tmp_path: Path):
+    assert "runs/nowhere" in (said := refused(etude("serve", tmp_path, "--lend", "runs/nowhere"))) and "run" in said
+    assert "memory" not in said
 
 
 def test_no_model_where_one_was_named(etude: Command, tmp_path: Path):

@@ -97,7 +97,8 @@ def test_the_next_command_measures_on_the_tasks_that_a_run_was_trained_for():
     made = {"rl": {"tasks": {"use": "made", "path": "tasks/my shop"}}}
     wanted = "etude bench runs/shop --tasks 'tasks/my shop' --split held_out --save runs/shop/bench/rl.json"
     assert bench_command(Path("runs/shop"), made) == wanted
-    assert bench_command(Path("runs/shop"), {"rl": {"tasks": {"use": "katas"}}}) == "etude bench runs/shop"
+    for tasks in ({"use": "katas"}, {"use": "questions", "path": "questions.jsonl"}):
+        assert bench_command(Path("runs/shop"), {"rl": {"tasks": tasks}}) == "etude bench runs/shop"
 
 
 def test_studies_elsewhere_are_a_sentence_and_no_empty_table(tmp_path: Path):

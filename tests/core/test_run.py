@@ -145,6 +145,18 @@ def test_a_clearing_that_was_killed_is_completed_by_the_next_command(tmp_path: P
         assert run.lineage == 0 and run.latest("pretrain") is None
 
 
+def test_what_may_change_while_a_run_goes_on_may_be_there_before_it(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "live.toml").write_text("rl.optim.lr = 1e-5")
+    with Run.open(tmp_path / "run", RECIPE):
+        pass
+    assert (tmp_path / "run" / "live.toml").read_text() and (tmp_path / "run" / "run.json").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("")
+    with pytest.raises(EtudeError, match="is not a run"):
+        Run.open(tmp_path / "other", RECIPE)
+
+
 def test_two_commands_never_share_a_run(tmp_path: Path):
     with Run.open(tmp_path, RECIPE):
         assert in_use(tmp_path)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
@@ -63,6 +64,22 @@ def test_the_loop_publishes_deltas_and_engines_that_come_back_catch_up(
     held = reader.update(Version(1, 4))
     saved = named_weights(load_model(path / "checkpoints" / "rl-0000004"))
     assert held.keys() == saved.keys() and all((held[name] == saved[name]).all() for name in saved)
+
+
+def test_engines_may_sample_from_weights_in_fewer_bits(
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: Callable[..., dict[str, Any]]
+) -> None:
+    bounds = ("rl.probe_mean=0.5", "rl.probe_p99=2", "rl.probe_max=5", "rl.probe_k3=0.5")
+    weights = (f"cluster.weights={tmp_path / 'weights'}", "cluster.weights_dtype=fp8")
+    recipe = toy_recipe("rl.steps=3", "rl.optim.lr=1e-6", *weights, *bounds, *SHORT)
+    facts = train_run(tmp_path / "run", recipe, toy_model)
+    rows = [row for row in read_metrics(tmp_path / "run") if row["stage"] == "rl"]
+    assert facts["steps"] == 3 and rows[0]["probe_mean"] < 1e-5  # the checkpoint, of which nothing was published
+    assert all(row["probe_mean"] > 10 * rows[0]["probe_mean"] for row in rows[1:])  # rounding, seen at each version
+    assert rows[1]["publish_density"] < 0.05 and rows[1]["publish_bytes"] < rows[0]["publish_bytes"] / 4
+    held = ChainReader(open_store(str(tmp_path / "weights"))).update(Version(0, 3))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert held[name].dtype == torch.float8_e4m3fn and held[f"{name}_scale_inv"].dtype == torch.float32
 
 
 def test_a_version_that_does_not_come_is_told_with_its_cause() -> None:

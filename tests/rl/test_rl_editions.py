@@ -73,16 +73,62 @@ def test_an_edit_makes_an_edition_and_older_ones_stay_as_they_were(bench: Bench)
     assert bench.editions.current.number == 3 and bench.parts(1)["mine"] == 6.0
 
 
+def test_a_behaviour_that_a_part_counts_is_loaded_anew_when_its_file_changes(bench: Bench) -> None:
+    own = bench.folder / "own.py"
+    text = "from etude.behaviours.base import *\n\n\nclass Own(Behaviour):\n    def sites(self, trajectory):\n"
+    text += "        return [Site(0, 'own', '')] * {count}\n"
+    own.write_text(text.format(count=1))
+    assert bench.write(f"[[reward.parts]]\nuse = 'behaviour'\nof = {{ use = '{own}:Own' }}\n")
+    assert bench.parts(1) == {"Own": -1.0}
+    own.write_text(text.format(count=3))
+    assert bench.editions.poll() and bench.parts(2) == {"Own": -3.0} and bench.parts(1) == {"Own": -1.0}
+    own.unlink()  # groups of an edition go on with its copy
+    bench.open(1)
+    assert bench.parts(1) == {"Own": -1.0} and "own.py cannot be read" in bench.said[-1]
+
+
+TOOL = """
+from etude.harness.tools.base import Observation, Tool
+
+
+class Weather(Tool):
+    name, description = "{name}", "tell the weather"
+
+    async def call(self, arguments, context):
+        return Observation("rain")
+"""
+
+
+def test_tools_change_with_an_edition_and_a_tool_of_ones_own_is_loaded_anew(bench: Bench) -> None:
+    own = bench.folder / "weather.py"
+    own.write_text(TOOL.format(name="weather"))
+    before = bench.editions.setup(0)
+    assert bench.write(f"harness.tools = [{{ use = 'read', max_lines = 9 }}, {{ use = '{own}:Weather' }}]")
+    now = bench.editions.setup(1)
+    assert list(now.tools) == ["read", "weather"] and "weather" in now.system and "edit" not in now.system
+    own.write_text(TOOL.format(name="forecast"))
+    assert bench.editions.poll() and list(bench.editions.setup(2).tools) == ["read", "forecast"]
+    assert now.system == bench.editions.setup(1).system and before is bench.editions.setup(0)
+    # what a rollout of another edition's tools was worth is still known
+    rollout = Rollout(1.0, {"tests": 1.0}, True, "final", 1, 0, 0, 3, 1.0, 0.1, (), terms=Terms(edition=2))
+    bench.write("reward.parts = [{ use = 'tests', weight = 0.5 }]")
+    assert bench.editions.current.tools is None and bench.editions.rewarded(rollout).reward == 0.5
+    bench.open(1)
+    assert list(bench.editions.setup(1).tools) == ["read", "weather"] and bench.parts(3) == {"tests": 1.0}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[reward", "it is not TOML"),
         (
             "rl.group = 4",
-            "cannot change while a run goes on; reward.parts, rl.optim.lr and cluster.engines can",
+            "cannot change while a run goes on; reward.parts, rl.optim.lr, harness.tools and cluster.engines can",
         ),
         ("rl.optim.lr = -1", "rl.optim.lr is -1; it must be a number of at least 0"),
         ("reward.parts = []", "reward.parts is empty"),
+        ("harness.tools = ['read']", "harness.tools must be a list of tables, such as [{ use = 'read' }]"),
+        ("harness.tools = [{ use = 'reed' }]", "no tool is called 'reed'; did you mean read"),
         ("reward.parts = [{ use = 'test' }]", "no reward is called 'test'; did you mean tests"),
         ("reward.parts = [{ use = './nowhere.py:x' }]", "cannot be read"),
     ],

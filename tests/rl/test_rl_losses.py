@@ -276,6 +276,28 @@ def test_a_rollout_has_one_ratio_over_all_of_its_segments(home: Home, kind: Any)
     check_gradients(home, learner, total)
 
 
+@pytest.mark.parametrize("replay", [True, False])
+def test_ratios_of_whole_rollouts_are_of_tokens_routed_as_they_are_trained(replay: bool) -> None:
+    scored: list[Item] = []
+
+    class Hears:
+        async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
+            scored.extend(items)
+            return [np.zeros(len(item.tokens_T), np.float32) for item in items]
+
+    experts = np.arange(8, dtype=np.int16).reshape(4, 1, 2)
+    version_T2 = np.zeros((4, 2), np.int32)
+    trace = Trace(np.arange(4, dtype=np.int32), np.arange(4) > 1, np.zeros(4, np.float32), version_T2, experts)
+    rollouts = [Rollout(each, {}, True, "final", 1, 0, 0, 4, 1.0, 0.1, (trace,)) for each in (0.0, 1.0)]
+    group = RolloutGroup(0, 0, [Slot("ready", each) for each in rollouts])
+    settings = RLSettings(correction_level="rollout", replay=replay, plausible=0.25)
+    algorithm = build_algorithm({"use": "dr_grpo"})
+    prepared = asyncio.run(prepare([group], algorithm, BatchShape(1, 2, 10, 10), settings, Hears()))
+    for item in (*scored, *prepared.batch.items):
+        assert (item.experts_TBK is experts) == replay and item.plausible == 0.25
+    assert len(scored) == len(prepared.batch.items) == 2
+
+
 @pytest.mark.parametrize(
     ("use", "trl_name", "level", "bounds"),
     [

@@ -48,6 +48,17 @@ def test_calls_that_failed_by_a_bug_of_ours_are_counted_and_told() -> None:
     assert not bug_alarm(describe(some[1:])) and not bug_alarm({})
 
 
+def test_a_row_says_how_calls_are_made_which_tools_are_used_and_who_edits() -> None:
+    mixed = {"run": {"calls": 2}, "edit": {"calls": 2, "Timeout": 1}}
+    works = replace(rollout([(0, 1)]), tools=mixed, parallel_calls=0.5, edited=True)
+    found = describe([works, replace(works, parallel_calls=0.0, edited=False), rollout([(0, 1)])])
+    assert found["parallel_calls"] == 0.25 and found["tool_mix"] == 1.0  # who called nothing made no calls together
+    assert found["edit_rate"] == pytest.approx(1 / 3)
+    collapsed = describe([replace(works, tools={"run": {"calls": 9}})])
+    assert collapsed["tool_mix"] == 0.0 and math.copysign(1, collapsed["tool_mix"]) == 1
+    assert not {"parallel_calls", "tool_mix"} & describe([rollout([(0, 1)])]).keys()
+
+
 def test_summaries_and_stated_effort_have_columns_only_where_there_are_any() -> None:
     low, high = (replace(rollout([(0, 1)] * tokens), terms=Terms(level)) for tokens, level in ((2, "low"), (6, "high")))
     low = replace(low, passed=True, traces=(*low.traces, replace(low.traces[0], cause="summary")))
@@ -124,6 +135,29 @@ def test_steps_without_signal_advance_the_schedule_publish_nothing_and_cost_noth
     last, before = (load_file(place / "model.safetensors") for place in (path / "checkpoints/rl-0000003", toy_model))
     assert all(np.array_equal(last[name], before[name]) for name in last)
     assert "void (grader)" in (path / "log").read_text() and "a bad moment" in (path / "log").read_text()
+
+
+def test_a_run_whose_tasks_end_before_its_steps_says_so(
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: Callable[..., dict[str, Any]]
+) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n' * 3)
+    recipe = toy_recipe(f"rl.tasks={{use='questions', path='{tmp_path}/q.jsonl'}}", "rl.eval_every=0", "rl.steps=9")
+    facts = train_run(tmp_path / "run", recipe, toy_model)
+    assert facts["groups"] == 3 and facts["steps"] < 9 and not facts["stopped"]
+    assert f"has no task left: ended at step {facts['steps']} of 9" in (tmp_path / "run" / "log").read_text()
+
+
+def test_services_that_nobody_can_ask_are_told(
+    toy_model: Path,
+    toy_recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    train_run: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = toy_recipe("rl.tasks={use='reported_katas', split='train'}", "rl.eval_every=0", "rl.steps=1")
+    train_run(tmp_path / "run", recipe, toy_model)
+    said = "the agent has no tool that asks them; add { use = 'service' } to harness.tools"
+    assert said in (tmp_path / "run" / "log").read_text() and said in capsys.readouterr().err
 
 
 def test_gradients_that_are_not_finite_stop_the_run(

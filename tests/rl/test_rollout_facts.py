@@ -66,7 +66,7 @@ def test_a_rollout_keeps_where_things_happened(scored: Scored) -> None:
     assert (rollout.task, rollout.source, rollout.terms) == ("one", "katas", Terms("low", 2))
     assert rollout.errors == {"UnexpectedEnvironment": 1, "malformed": 1}
     assert rollout.behaviours == {"text_not_found": 1, "malformed": 1}
-    assert (rollout.parallel_calls, rollout.summaries) == (1.0, 1)
+    assert (rollout.parallel_calls, rollout.summaries, rollout.edited) == (1.0, 1, False)
     assert [trace.cause for trace in rollout.traces] == ["start", "summary"]
     for trace, segment in zip(rollout.traces, scored.trajectory.segments, strict=True):
         kept = [(row[0], PARTS[row[1]], row[2], row[3], bool(row[4])) for row in trace.spans_S5.tolist()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from etude.core.frame_calls import Answering, Send
 from etude.core.policy import Sample, Version
 from etude.core.recipe import Recipe
 from etude.core.terms import Terms
-from etude.core.transport import Frame
+from etude.core.transport import Frame, from_json, to_json
 from etude.forge.katas.task_source import katas
 from etude.policies.engine_client import EngineClient
 from etude.policies.replicas import EngineReplicas
@@ -155,6 +156,10 @@ def test_a_worker_rewards_edition_0_as_the_run_began_and_not_as_a_later_command_
     told = worker._edition(EditionFacts(1, now.reward.parts, 0.0))
     weights = [[part.weight for part in setup.reward.parts] for setup in (first, told)]
     assert [each[0] for each in weights] == [1.0, 3.0]
+    edited = EditionFacts(2, now.reward.parts, 0.0, tools=[{"use": "read"}, {"use": "finish"}])
+    request = RolloutRequest("000001-00", TaskPlace("a", "digest"), 0, "", edited)
+    heard = from_json(RolloutRequest, json.loads(json.dumps(to_json(request))))
+    assert list(worker._edition(heard.edition).tools) == ["read", "finish"]
     same = Worker(spec, began, nothing, training_setup(began, toy_model))
     assert same._edition(EditionFacts(0, began.reward.parts, 0.0)) is same.setup
 

@@ -74,6 +74,7 @@ def test_the_row_of_a_step_has_calls_and_error_classes_of_each_tool(
     }
     row = {key: value for key, value in describe([rollout, rollout]).items() if key.startswith("tool_")}
     assert row == {
+        "tool_mix": pytest.approx(0.8113, abs=1e-4),  # of 1 and 3 calls; those of tools that there are not are none
         "tool_errors": 4,
         "tool_finish_calls": 1,
         "tool_finish_errors": 0,

@@ -1,4 +1,4 @@
-"""Curves of what an agent is told and taught beside its reward: summaries, effort, behaviours, feedback.
+"""Curves of what an agent is told and taught beside its reward: summaries, effort, habits, behaviours, feedback.
 
 Each is left out when the run has no numbers for it.
 """
@@ -20,7 +20,8 @@ BEHAVIOUR, EFFORT = "behaviour_", "effort_"
 
 def figures_of_the_agent(data: RunData) -> list[Html | None]:
     """All of them, in the order of a page."""
-    return [_summaries(data), *_effort(data), _tokens_by_difficulty(data), _behaviours(data), *_feedback(data)]
+    told = [_summaries(data), *_effort(data), _tokens_by_difficulty(data)]
+    return [*told, *_habits(data), _behaviours(data), *_feedback(data)]
 
 
 def _summaries(data: RunData) -> Html | None:
@@ -64,6 +65,32 @@ def _by_level(result: BenchResult) -> list[tuple[float, float]]:
     for row in result.rows():
         found[row.level] += [tokens for tokens in row.tokens if tokens is not None]
     return [(float(level), fmean(tokens)) for level, tokens in sorted(found.items()) if tokens]
+
+
+def _habits(data: RunData) -> list[Html | None]:
+    """What moves when a policy learns something that nobody wanted, even where every single rollout looks clean."""
+    return [
+        chart(
+            "Calls made together",
+            [Line("", data.series("rl", "parallel_calls"), 1, smooth=True)],
+            show=percent,
+            note="Share of a rollout's calling turns that made more than one call.",
+            zero=True,
+        ),
+        chart(
+            "Mix of tools",
+            [Line("", data.series("rl", "tool_mix"), 1, smooth=True)],
+            note="Entropy of the calls over the tools, in bits: 0 is one tool alone, such as the terminal.",
+            zero=True,
+        ),
+        chart(
+            "Rollouts that changed files",
+            [Line("", data.series("rl", "edit_rate"), 1, smooth=True)],
+            show=percent,
+            note="One that falls means questions or excuses in the place of work.",
+            zero=True,
+        ),
+    ]
 
 
 def _behaviours(data: RunData) -> Html | None:

@@ -1,8 +1,8 @@
 """Several sources of tasks mixed by weights: `use = "mixture"`.
 
 Which source a number's task comes from is drawn from the seed and the number alone, so a resumed run asks the same
-again, and a source that listens hears only of its own tasks. A folder that has no task left gives its share to the
-others; any other source that ends, ends the mixture.
+again, and a source that listens hears only of its own tasks. A folder, or a file of questions, that has no task left
+gives its share to the others; any other source that ends, ends the mixture.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pydantic
 from pydantic import Field
 
 from etude.core.errors import EtudeError
+from etude.forge.curriculum.questions import Questions
 from etude.forge.curriculum.sources import (
     Folder,
     HearsEffort,
@@ -124,6 +125,22 @@ class Mixture:
 
 def _length(source: TaskSource) -> float:
     """How many tasks a source has: behind the last of one, the others go on."""
-    if isinstance(source, Ladder) and source.settings.again:
+    if isinstance(source, Ladder | Questions) and source.settings.again:
         return math.inf
-    return len(source.found) if isinstance(source, Folder | Ladder) else math.inf
+    return len(source.found) if isinstance(source, Folder | Ladder | Questions) else math.inf
+
+
+def check_first(source: TaskSource, first: int, where: str) -> None:
+    """Refuses to begin behind the last task of a source that ends, also where it is one of several."""
+    left_out = [_length(source)] if _length(source) <= first else []
+    of = where
+    if isinstance(source, Mixture):
+        asked = [source.source_of(number) for number in range(first)]
+        counts = {n: _length(s) for n, s in zip(source.names, source.sources, strict=True)}
+        gone = [name for name, length in counts.items() if length <= asked.count(name)]
+        left_out, of = [counts[name] for name in gone], f"the source {gone[0]!r} of {where}" if gone else where
+    if first and left_out:
+        raise EtudeError(
+            f"rl.first_task = {first} leaves out all {left_out[0]:g} tasks of {of}, and none would be asked: set "
+            "rl.first_task=0, or as many as were demonstrated of them"
+        )

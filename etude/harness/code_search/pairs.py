@@ -10,10 +10,13 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from etude.core.policy import Assistant, ToolResult, User
+from etude.harness.code_search.chunks import chunks_of
+from etude.harness.code_search.words import split_words
 from etude.harness.trajectory import Trajectory
 
 SENTENCE = re.compile(r".+?(?:[.!?](?=\s)|\n\s*\n|\Z)", re.S)
@@ -78,6 +81,11 @@ def trace_pairs(trajectories: Iterable[Trajectory]) -> Iterator[Pair]:
         for path in dict.fromkeys(edited):
             if path in read:
                 yield from (Pair(question, read[path], path) for question in questions if question)
+
+
+def bags_of(pair: Pair) -> tuple[Counter[str], Counter[str]]:
+    """Words of the question, and of the code as the index sees such a piece."""
+    return Counter(split_words(pair.question)), sum((chunk.words for chunk in chunks_of("", pair.code)), Counter())
 
 
 def _parsed(text: str) -> ast.Module | None:

@@ -25,7 +25,7 @@ LONGEST_LINE = 300  # characters; the name of a definition may be as long as its
 class Search(Tool):
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         vectors: str = pydantic.Field(
-            "", description="file of word vectors (benchmarks/code_search.py); empty: words alone"
+            "", description="file of word vectors (`etude model search-vectors`); empty: words alone"
         )
         max_files: int = pydantic.Field(5, ge=1, description="files shown")
 

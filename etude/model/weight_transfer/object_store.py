@@ -21,6 +21,7 @@ from etude.core.errors import EtudeError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _SECONDS: Final = 60  # for one request to a bucket
+_METADATA: Final = "169.254.169.254"  # who is asked for credentials, in a cloud, where the environment has none
 
 
 class Conflict(EtudeError):
@@ -166,7 +167,16 @@ class BucketStore:
         except EtudeError:
             raise
         except Exception as error:  # the library's errors have no common base
-            raise EtudeError(f"{self.address}: {what}: {str(error)[:200]}") from None
+            raise EtudeError(f"{self.address}: {what}: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """The library's error in a line: behind its first one it shows its own structures."""
+    first = str(error).strip().partition("\n")[0][:200]
+    if _METADATA not in str(error):
+        return first
+    keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    return f"the environment has no credentials for it, such as {keys} of S3 ({first})"
 
 
 def open_store(address: str) -> ObjectStore:

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from etude.core.cluster_settings import WeightsDtype
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.model.checkpoint.directory import BIAS, named_weights
@@ -24,6 +25,7 @@ from etude.model.decoder import Decoder
 from etude.model.lora_linear import merged
 from etude.model.weight_transfer.delta_chain import ChainWriter
 from etude.model.weight_transfer.deltas import zstd_library
+from etude.model.weight_transfer.fewer_bits import in_fewer_bits, is_matrix
 from etude.model.weight_transfer.object_store import Conflict, open_store
 
 LOOK: Final = 1.0  # seconds between two looks for reported damage, and the first wait after a failed try
@@ -49,9 +51,15 @@ class ChainPublisher:
     """Publishes to a chain. `writer` names this learner: whoever published before is shut out."""
 
     def __init__(
-        self, address: str, writer: str, *, base_every: int = 20, dtype: torch.dtype | None = None, seconds: float = 120
+        self,
+        address: str,
+        writer: str,
+        *,
+        base_every: int = 20,
+        served: WeightsDtype = "",
+        seconds: float = 120,
     ) -> None:
-        self.address, self.dtype = address, dtype
+        self.address, self.served = address, served
         self.seconds = seconds  # that a store may not answer before a version is given up
         zstd_library()  # now, and not at the second version, which is the first delta
         self._chain = ChainWriter(open_store(address), base_every)
@@ -70,7 +78,9 @@ class ChainPublisher:
     def publish_tensors(self, tensors: Iterable[tuple[str, Tensor]], version: Version) -> None:
         """Takes a copy, which is published while the caller goes on. Waits for the version before."""
         # All of them are read even where this raises: ranks give their parts one after another.
-        own = {name: self._served(name, tensor) for name, tensor in tensors}
+        own: dict[str, Tensor] = {}
+        for name, tensor in tensors:
+            own |= self._served(name, tensor)
         with self._changed:
             if not self._changed.wait_for(lambda: self._work is None, timeout=2 * self.seconds):
                 raise EtudeError(f"the version before {version} was not published within {2 * self.seconds:g} s")
@@ -96,10 +106,16 @@ class ChainPublisher:
             self._changed.notify_all()
         self._thread.join(self.seconds)
 
-    def _served(self, name: str, tensor: Tensor) -> Tensor:
-        dtype = self.dtype or (torch.bfloat16 if tensor.is_cuda else tensor.dtype)
-        # A router's bias is added to scores that are close together, and is float32 everywhere.
-        return tensor.detach().to("cpu", torch.float32 if name.endswith(BIAS) else dtype, copy=True).contiguous()
+    def _served(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
+        if self.served in ("fp8", "int4") and is_matrix(name, tensor):
+            parts = in_fewer_bits(name, tensor.detach(), self.served)
+            return {part: held.to("cpu", copy=True).contiguous() for part, held in parts.items()}
+        dtype = torch.bfloat16 if tensor.is_cuda else tensor.dtype
+        if self.served:
+            dtype = torch.float32 if self.served == "float32" else torch.bfloat16
+        if name.endswith(BIAS):  # it is added to scores that are close together, and is float32 everywhere
+            dtype = torch.float32
+        return {name: tensor.detach().to("cpu", dtype, copy=True).contiguous()}
 
     def _run(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from etude.core.policy import Version
 from etude.model.checkpoint.directory import named_weights
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.delta_chain import ChainReader, DamagedObject, NotThere
+from etude.model.weight_transfer.fewer_bits import restored
 from etude.model.weight_transfer.object_store import Conflict, open_store
 from etude.model.weight_transfer.shared_memory import WeightBoard
 
@@ -70,7 +71,7 @@ class ChainSource:
                 weights = self._reader.update(version)
                 link = self._reader.link
                 assert link is not None
-                return weights, {"publish_bytes": link.bytes, "publish_density": link.density}
+                return restored(weights), {"publish_bytes": link.bytes, "publish_density": link.density}
             except NotThere as missing:
                 # Of the same lineage and later: what was asked for will not come any more.
                 newest = missing.newest

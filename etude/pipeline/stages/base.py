@@ -51,18 +51,20 @@ def planned_model(given: str) -> Path:
 
 
 def check_agent(recipe: Recipe) -> None:
-    """The tools and the reward that a recipe names can be made."""
-    from etude.harness.tools.table import build_tools
-    from etude.reward.compose import build_reward
+    """The agent and the reward that a recipe names can be made."""
+    from etude.harness.summary import check_summaries
+    from etude.rollout.rollout import build_setup
 
-    build_tools(recipe.harness.tools)
-    build_reward(recipe.reward.parts)
+    build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit)
+    check_summaries(recipe.harness.limits, recipe.harness.summary)
 
 
-def check_tasks(spec: dict[str, Any], where: str) -> None:
+def check_tasks(spec: dict[str, Any], where: str, first: int = 0) -> None:
+    """The source can be opened, and has a task with the number `first`."""
+    from etude.forge.curriculum.mixture import check_first
     from etude.forge.curriculum.sources import open_source
 
-    open_source(spec, where)
+    check_first(open_source(spec, where), first, where)
 
 
 def trained_weights(lora: LoraSettings) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from etude.cluster.start import check_vllm
+from etude.cluster.start import check_published, check_vllm
 from etude.core.errors import EtudeError
 from etude.core.progress import clock_time
 from etude.core.recipe import Recipe
@@ -39,19 +39,21 @@ def reinforce(run: Run, recipe: Recipe) -> None:
 
 def check_rl(recipe: Recipe) -> None:
     from etude.behaviours.table import build_behaviours
-    from etude.rl.algorithms.table import build_algorithm
+    from etude.rl.algorithms.table import build_algorithm, check_algorithm
     from etude.rl.feedback.schedule import check_feedback
 
     if not recipe.rl.steps:
         raise EtudeError("rl.steps is 0, so there is nothing to train; give it a number of steps")
     build_behaviours(recipe.rl.feedback.behaviours, "rl.feedback.behaviours")
     build_behaviours(recipe.rl.monitor, "rl.monitor")
-    check_feedback(build_algorithm(recipe.rl.algorithm).feedback(recipe.rl.feedback), recipe.rl.optim.ema)
-    check_tasks(recipe.rl.tasks, "rl.tasks")
+    algorithm = build_algorithm(recipe.rl.algorithm)
+    check_algorithm(algorithm, recipe.rl)
+    check_feedback(algorithm.feedback(recipe.rl.feedback), recipe.rl.optim.ema)
+    check_tasks(recipe.rl.tasks, "rl.tasks", recipe.rl.first_task)
     check_agent(recipe)
-    build_algorithm(recipe.rl.algorithm)
     check_model(recipe.rl.model)
     check_vllm(recipe.cluster, recipe.rl.eval_every)
+    check_published(recipe.cluster, recipe.rl.probe_mean)
     if recipe.rl.eval_every and not recipe.bench.count:
         raise EtudeError(
             "evaluations during training take tasks that the benchmark leaves over, and bench.count = 0 leaves none; "

@@ -16,7 +16,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -102,7 +102,7 @@ class Transport:
     async def models(self) -> list[dict[str, Any]] | None:
         """The models that the server lists; none where it does not, and None where it could not be asked."""
         try:
-            async with self._session().get(
+            async with (await self._session()).get(
                 self._url + "/models",
                 headers=self._headers(),
                 allow_redirects=False,
@@ -170,7 +170,7 @@ class Transport:
     async def _send(self, path: str, sent: bytes, seconds: float) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=max(0.001, seconds))
         try:
-            async with self._session().post(
+            async with (await self._session()).post(
                 self._url + path, data=sent, headers=self._headers(), allow_redirects=False, timeout=timeout
             ) as response:
                 raw = await _read(response)
@@ -239,14 +239,25 @@ class Transport:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         return headers | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
 
-    def _session(self) -> aiohttp.ClientSession:
+    async def _session(self) -> aiohttp.ClientSession:
         if self._closed:
             raise self._error("was closed here, and is asked no more")
         if self._http is None:
             # `concurrency` bounds the connections; no cookies, and nothing of the environment (proxies, .netrc).
             connector, jar = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
             self._http = aiohttp.ClientSession(connector=connector, cookie_jar=jar, trust_env=False)
+            # A reader inside of a reward has nobody who closes it: then the end of the event loop does.
+            self._end = _closed_at_the_end(self._http)
+            await anext(self._end)
         return self._http
+
+
+async def _closed_at_the_end(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
+    """Held open until the event loop ends its generators, or until nobody holds it any more."""
+    try:
+        yield
+    finally:
+        await session.close()
 
 
 def _checked(settings: EndpointSettings) -> str:

@@ -135,7 +135,7 @@ def running_lines(rows: Sequence[Row], now: Snapshot, columns: int) -> list[Line
                 "gradient",
                 short(newest.get("grad_norm", 0.0)),
                 f"norm; lr {short(newest.get('lr', 0.0))}; {short(newest['zero_variance'])} of "
-                f"{short(newest['groups'])} groups teach nothing",
+                f"{short(newest['groups'])} groups of equal reward",
             )
         )
     return found

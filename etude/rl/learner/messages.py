@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etude.core.cluster_settings import LearnerRanks
+from etude.core.cluster_settings import LearnerRanks, WeightsDtype
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
@@ -41,7 +41,7 @@ class LearnerSpec:
     ranks: LearnerRanks = field(default_factory=LearnerRanks)
     weights: str = ""  # directory or address of a delta chain to publish to, in place of the board
     weights_base_every: int = 20
-    weights_dtype: str = ""  # of what is published there; empty: as served
+    weights_dtype: WeightsDtype = ""  # of what is published there; empty: as served
     batches: Path | None = None  # folder that all of several ranks see, for a batch's items; None sends them to rank 0
 
 

@@ -311,8 +311,12 @@ def _train(spec: LearnerSpec, options: argparse.Namespace) -> None:
             learner.restore(spec.restore)
         weights: Publisher
         if spec.weights:
-            dtype = getattr(torch, spec.weights_dtype) if spec.weights_dtype else None
-            weights = ChainPublisher(spec.weights, uuid.uuid4().hex, base_every=spec.weights_base_every, dtype=dtype)
+            weights = ChainPublisher(
+                spec.weights,
+                uuid.uuid4().hex,
+                base_every=spec.weights_base_every,
+                served=spec.weights_dtype,
+            )
         else:
             weights = WeightBoard.create(spec.board, decoder) if several else create_board(spec.board, decoder)
         del decoder, frozen

@@ -42,6 +42,7 @@ class EditionFacts:
     parts: list[dict[str, Any]]
     lr: float
     digests: dict[str, str] = field(default_factory=dict)
+    tools: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class Worker:
             same = facts.number == 0 and facts.parts == self.recipe.reward.parts
             copies = self.spec.home / "editions"
             edition = Edition(**vars(facts))
-            built = self.setup if same else build_edition(edition, copies, self.recipe.audit, self.setup)
+            built = self.setup if same else build_edition(edition, copies, self.recipe, self.setup)
             self._setups[facts.number] = built
         return self._setups[facts.number]
 

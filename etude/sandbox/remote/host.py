@@ -19,7 +19,7 @@ from etude.sandbox.backend import BackendHost, SandboxRecipe
 from etude.sandbox.base import Capabilities, Egress, Layer, SandboxFailure, Snapshot
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.layer_transfer import names_of
-from etude.sandbox.remote.machine import Machine
+from etude.sandbox.remote.machine import UNREACHED, Machine
 from etude.sandbox.remote.messages import Started, StartRequest
 from etude.sandbox.remote.sandbox import RemoteSandbox
 from etude.sandbox.sentinel import sandbox_works
@@ -130,7 +130,10 @@ class RemoteHost(BackendHost[RemoteSandbox]):
     def _check_machines(self, isolated: bool) -> None:
         up = [machine for machine in self.machines if machine.facts is not None]
         if not up:
-            raise EtudeError("; ".join(f"{machine.address}: {machine.down}" for machine in self.machines))
+            whys = [machine.down for machine in self.machines]
+            none_there = all(UNREACHED in why for why in whys)
+            start = ["start one there with `etude sandbox serve --listen HOST:PORT`"] if none_there else []
+            raise EtudeError("; ".join(whys + start))
         backends = {machine.facts.capabilities.backend: machine.address for machine in up if machine.facts}
         if len(backends) > 1:
             listed = ", ".join(f"{name} at {address}" for name, address in backends.items())

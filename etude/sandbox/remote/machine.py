@@ -38,6 +38,7 @@ from etude.sandbox.remote.messages import (
 )
 from etude.sandbox.store.layers import Store
 
+UNREACHED: Final = "cannot be reached"
 CALL_SECONDS: Final = 60.0  # for whatever takes no time of its own
 WALK_SECONDS: Final = 150.0  # for what looks at all changed files; a backend's own limit is 120
 _BEATS: Final = 4  # in one lease
@@ -129,7 +130,8 @@ class Machine:
         try:
             answer = await self._caller.call(request, deadline=seconds)
         except ConnectionLost as gone:
-            raise SandboxFailure("host", f"the sandbox host {self.address} is gone: {gone}") from None
+            what = UNREACHED if self.facts is None else "is gone"
+            raise SandboxFailure("host", f"the sandbox host {self.address} {what}: {gone}") from None
         except TimeoutError:
             text = f"waited {seconds:g} s for the sandbox host {self.address} to answer {verb!r}"
             raise SandboxFailure("host", text) from None

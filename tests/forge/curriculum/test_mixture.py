@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.curriculum.mixture import Mixture
+from etude.forge.curriculum.mixture import Mixture, check_first
 from etude.forge.curriculum.sources import Listens, Mixes, Rewinds, open_source
 from etude.forge.katas.task_source import write_katas
 
@@ -57,6 +57,24 @@ def test_a_source_hears_of_its_own_tasks_by_its_own_numbers(folder: Path, tmp_pa
     source.rewind(own[0] + 1, own[1])
     left = [r.number for results in inner.results().values() for r in results]  # type: ignore[attr-defined]
     assert left == [0]
+
+
+def test_questions_that_ended_give_their_share_away_and_none_are_left_out_unsaid(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n' * 3)
+    asked = {"use": "questions", "path": str(tmp_path / "q.jsonl")}
+    source = open_source({"use": "mixture", "sources": [{"use": "katas"}, asked]})
+    assert isinstance(source, Mixture) and len(list(islice(source.tasks(), 40))) == 40
+    assert Counter(source.source_of(number) for number in range(40)) == {"katas": 37, "questions": 3}
+    for spec, first, said in (
+        (asked, 3, "rl.first_task = 3 leaves out all 3 tasks of rl.tasks"),
+        ({"use": "folder", "path": str(folder)}, 1500, "leaves out all 4 tasks of rl.tasks"),
+        ({"use": "mixture", "sources": [{"use": "katas"}, asked]}, 1500, "all 3 tasks of the source 'questions' of rl"),
+    ):
+        with pytest.raises(EtudeError, match=said):
+            check_first(open_source(spec), first, "rl.tasks")
+    for spec, first in ((asked, 2), (asked | {"again": True}, 9), ({"use": "katas"}, 1500)):
+        check_first(open_source(spec), first, "rl.tasks")
+    check_first(source, 1, "rl.tasks")
 
 
 def test_what_cannot_be_mixed_is_refused_by_name(folder: Path) -> None:

@@ -183,6 +183,23 @@ def test_an_address_is_a_path_or_a_bucket(tmp_path: Path) -> None:
         open_store("nowhere://x")
 
 
+def test_an_error_of_a_bucket_is_one_line() -> None:
+    class Broken:
+        def get(self, *_: object) -> None:
+            raise OSError(self.text)
+
+        text = "Generic S3 error: 500: oops\n\nDebug source:\nGeneric { store: 1 }"
+
+    bucket = BucketStore("memory:///")
+    bucket._obstore = broken = Broken()
+    with pytest.raises(EtudeError) as failed:
+        bucket.get("HEAD")
+    assert str(failed.value) == "memory:///: HEAD could not be read: Generic S3 error: 500: oops"
+    broken.text = "Error performing PUT http://169.254.169.254/latest/api/token\n\nDebug source:\nx"
+    with pytest.raises(EtudeError, match="the environment has no credentials for it, such as AWS_ACCESS_KEY_ID"):
+        bucket.get("HEAD")
+
+
 def test_a_store_that_comes_back_empty_gets_a_full_base(store: ObjectStore) -> None:
     writer, reader = ChainWriter(store), ChainReader(store)
     writer.claim("me")

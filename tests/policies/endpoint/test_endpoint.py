@@ -198,6 +198,16 @@ def test_everybody_waits_when_the_server_asks_for_it() -> None:
     assert len(theatre.bodies) == 3 and clock.time >= 1020
 
 
+def test_connections_that_nobody_closes_end_with_the_event_loop() -> None:
+    async def left(policy: EndpointPolicy) -> Transport:
+        other = EndpointPolicy(policy.settings, write_turn=write_turn)
+        await asyncio.gather(ask(other), ask(other))
+        return other.transport
+
+    transport, _ = run(Theatre(says(chat("hi"))), left)
+    assert transport._http is not None and transport._http.closed
+
+
 def test_a_wait_longer_than_the_deadline_is_refused_at_once() -> None:
     theatre = Theatre(refuses(429, "come back tomorrow", Retry_After="86400"))
     with pytest.raises(EtudeError, match=r"failed once and endpoint.seconds = 60 leave no time.*come back tomorrow"):

@@ -143,6 +143,7 @@ def test_a_teacher_that_nobody_keeps_is_refused() -> None:
 def test_self_distillation_is_the_same_streams_without_a_policy_gradient(use: str, how: tuple[Any, ...]) -> None:
     whole = replace(rollout(1.0), sites=(Site(1, "privileged.errors", "x"),), hints=(Hinted(0, 0, 4, (90,), 5, 20),))
     found = prepared([whole, rollout(0.0)], use=use, behaviours=[])
+    assert found.zero_variance == 0 and prepared([whole, rollout(1.0)], use=use, behaviours=[]).zero_variance == 1
     (item,) = found.batch.items
     (stream,) = item.streams
     assert isinstance(stream.target, Twin)
@@ -163,9 +164,10 @@ def test_the_loop_teaches_from_hints_though_all_rewards_are_equal(
         "rl.feedback.filter=false",
     )
     path = tmp_path / "run"
-    train_run(path, recipe, toy_model)
+    facts = train_run(path, recipe, toy_model)
     rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
     assert len(rows) == 2
+    assert facts["feedback_tokens"] == sum(row["feedback_tokens"] for row in rows) > 0 == facts["trained_tokens"]
     for row in rows:
         assert row["zero_variance"] == 2 and row["feedback_sites"] > 0 and row["feedback_dropped"] == 0
         assert row["feedback_hinted"] > 0 and row["twin_kl"] > 0 and row["grad_norm"] > 0

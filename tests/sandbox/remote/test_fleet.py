@@ -117,6 +117,8 @@ def test_two_machines_share_sandboxes_and_a_broken_one_is_cordoned(
         async with served(tmp_path, "a") as (first, a), served(tmp_path, "b") as (second, b):
             with pytest.raises(EtudeError, match="another token"):
                 await RemoteHost.open(tmp_path / "c", addresses=[a], token="a wrong one of that length")
+            with pytest.raises(EtudeError, match=r"cannot be reached: nobody .* one there with `etude sandbox serve"):
+                await RemoteHost.open(tmp_path / "c", addresses=[str(tmp_path / "none")], token=TOKEN)
             async with await RemoteHost.open(
                 tmp_path / "c", addresses=[a, b, str(tmp_path / "none")], token=TOKEN
             ) as host:

@@ -10,11 +10,12 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
-from etude.core.settings import HarnessSettings
+from etude.core.settings import DemosSettings, HarnessSettings
 from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.reported_katas import CATEGORY
 from etude.harness.failures import ToolError
-from etude.policies.scripted import Scripted, scripted
+from etude.pipeline.demonstrations import make_demos
+from etude.policies.scripted import Scripted, reference, scripted
 from etude.rollout.rollout import Scored, Void, build_setup, run_rollout
 from etude.tasks.check import check
 from etude.tasks.environment.shadow_backend import FILE, Issue, LogLine, Sample, ShadowBackend, read_backend
@@ -97,6 +98,23 @@ def test_a_reported_kata_is_fit(sandboxes: Any, reported: Task, monkeypatch: pyt
     loop, host = sandboxes
     report = loop.run_until_complete(check(reported, host))
     assert report.ok, (report.findings, [str(trial) for trial in report.trials])
+
+
+def test_the_reference_asks_for_the_issue_before_it_knows_what_to_do(sandboxes: Any, reported: Task) -> None:
+    first, *others = reference(reported, seed=1)
+    assert first.calls == (Call("service", {"name": "issues", "query": str(issue_of(reported).number)}),)
+    without = replace(reported, files=reported.files.replaced({FILE: None}))
+    assert next(turn.calls for turn in reference(without, seed=1)) != first.calls and others
+    loop, host = sandboxes
+    settings = DemosSettings(count=2, tasks={"use": "reported_katas"})
+    tools = [{"use": name} for name in ("read", "edit", "write", "list", "grep", "run", "service", "finish")]
+    made = loop.run_until_complete(make_demos(settings, 0, host, build_setup(HarnessSettings(tools=tools)), list))
+    assert len(made.conversations) == 2
+    for conversation in made.conversations:
+        answer = next(message for message in conversation if isinstance(message, ToolResult))
+        assert answer.name == "service" and answer.text.startswith("#")
+    with pytest.raises(EtudeError, match=r"is told by an issue tracker, .* add . use = 'service' . to harness.tools"):
+        loop.run_until_complete(make_demos(settings, 0, host, build_setup(), list))
 
 
 def test_an_agent_reads_the_issue_and_does_what_it_says(sandboxes: Any, reported: Task) -> None:

@@ -1,0 +1,23 @@
+"""Questions in place of work: the agent ends by asking the user something, and has changed nothing.
+
+Nobody answers in training. A policy that learns to ask where it should try loses nothing by it until somebody looks.
+"""
+
+from __future__ import annotations
+
+from etude.behaviours.base import CHANGING, Behaviour, Site, steps_of, turns_of
+from etude.behaviours.communication import said
+from etude.harness.trajectory import Trajectory
+
+NAME = "questions"
+HINT = "Nobody answers here: take the likeliest reading, do the work, and say what you assumed."
+
+
+class Questions(Behaviour):
+    def sites(self, trajectory: Trajectory) -> list[Site]:
+        if trajectory.stop not in ("finish", "final"):
+            return []
+        if any(step.call.name in CHANGING and step.result and not step.result.error for step in steps_of(trajectory)):
+            return []
+        last = max(turns_of(trajectory), key=lambda turn: turn[0], default=None)
+        return [Site(last[0], NAME, HINT)] if last is not None and said(last[2]).endswith("?") else []
