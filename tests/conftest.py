@@ -6,10 +6,11 @@ a second; and small tokenizers with chat templates in the manner of well-known c
 """
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ pytest_plugins = ["tests.engine_models", "tests.warm_children"]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 LONGEST = ("forge", "tasks", "e2e", "learn", "rl", "redteam")  # rooms with files of half a minute and more
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """No search for garbage while everything is imported, nor later among what was: a million objects that stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

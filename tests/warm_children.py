@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -263,6 +264,9 @@ def _tell_arguments(words: list[str]) -> None:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder, whose names are not those of packages
+    gc.disable()
     for module in PRELOADED:
         importlib.import_module(module)
+    gc.freeze()  # copies share these pages for longer, and look for garbage among their own objects alone
+    gc.enable()
     serve(socket.socket(fileno=int(sys.argv[1])))

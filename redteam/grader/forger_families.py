@@ -203,6 +203,7 @@ def _find(value):
 import gc as _gc
 
 def _find():
+    _gc.unfreeze()
     for each in _gc.get_objects():
         if isinstance(each, dict) and "expected" in each:
             return each["expected"]
@@ -232,6 +233,7 @@ def _find(line):
             "",
             """
             import gc
+            gc.unfreeze()
             for each in gc.get_objects():
                 if type(each).__name__ == "Session" and getattr(each, "items", None):
                     names = [item.nodeid.partition("[")[2].rstrip("]") for item in each.items]
@@ -300,6 +302,7 @@ _forge()
         "reports-replaced": (
             """
 import gc as _gc
+_gc.unfreeze()
 for _each in _gc.get_objects():
     if type(_each).__name__ == "Reporter" and hasattr(_each, "_report"):
         _plain = _each._report

@@ -20,6 +20,7 @@ import importlib
 import json
 import marshal
 import os
+import select
 import signal
 import sys
 import time
@@ -104,6 +105,7 @@ def _write_compiled(path: str, code: CodeType) -> None:
 
 def _load_pytest() -> None:
     """Once, for all variants: each starts from a copy of this process, in half of the time (57 of 108 ms)."""
+    repository.load_pytest()
     config = importlib.import_module("_pytest.config")
     for name in getattr(config, "default_plugins", ()):  # else each variant would import them again
         importlib.import_module(f"_pytest.{name}")
@@ -121,13 +123,11 @@ def _apart(files: dict[str, list[Any] | None], run: Callable[[], None], seconds:
                 run()
             finally:
                 os._exit(0)
-        ends = time.monotonic() + seconds
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() > ends:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                break
-            time.sleep(0.005)
+        handle = os.pidfd_open(pid)
+        if not select.select([handle], [], [], seconds)[0]:
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(handle)
 
 
 @contextmanager

@@ -65,6 +65,12 @@ def test_only_the_chosen_tests_run_in_any_order_under_any_hash_seed_and_zone(sho
     assert run.outcomes == dict.fromkeys(chosen, "passed")
 
 
+def test_pytests_own_objects_are_left_out_of_the_search_for_garbage(shop: Shop) -> None:
+    test = "import gc\n\n\ndef test_memory():\n    assert gc.isenabled() and gc.get_freeze_count() > 10_000\n"
+    name = "tests/test_memory.py::test_memory"
+    assert shop.run(changes={"tests/test_memory.py": test.encode()}, tests=[name]).passed == {name}
+
+
 def test_changes_are_laid_over_the_workspace_and_a_file_that_cannot_be_imported_is_an_error(shop: Shop) -> None:
     run = shop.run(changes={"src/shop/cart.py": shop.files["src/shop/cart.py"].replace("sum(", "len(").encode()})
     assert run.complete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from etude.forge.leaks.audit import Leak
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import workspace_layer
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 
 CART = "src/shop/cart.py"
@@ -29,8 +30,8 @@ SHOWN = [f"tests/test_cart.py::test_{name}" for name in ("total", "one[1]", "one
 MakeTask = Callable[..., Task]
 
 
-@pytest.fixture
-def leaks(monkeypatch: pytest.MonkeyPatch) -> list[Leak]:
+@pytest.fixture(scope="module")
+def leaks() -> Iterator[list[Leak]]:
     """What the audit finds: it has tests of its own, and takes its time the first time."""
     found: list[Leak] = []
 
@@ -38,8 +39,23 @@ def leaks(monkeypatch: pytest.MonkeyPatch) -> list[Leak]:
         assert len(layers) == 2 and deleted
         return found
 
-    monkeypatch.setattr(gates, "audit_leaks", audit)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gates, "audit_leaks", audit)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def suites() -> Iterator[list[Any]]:
+    """The files of each whole run of the suite that a gate asks for."""
+    runs: list[Any] = []
+
+    async def run(*given: Any, **options: Any) -> SuiteRun:
+        runs.append(options["changes"])
+        return await run_suite(*given, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gates, "run_suite", run)
+        yield runs
 
 
 class Gates:
@@ -58,39 +74,48 @@ class Gates:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def passing(
     sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost],
     tiny_environment: Environment,
     shop_files: dict[str, str],
     leaks: list[Leak],
+    suites: list[Any],
 ) -> Gates:
     return Gates(sandboxes, tiny_environment, shop_files[CART])
 
 
-def test_a_task_that_is_what_it_says_passes_every_gate(passing: Gates, repository_task: MakeTask) -> None:
-    found = passing(repository_task(fail_to_pass=SHOWN))
+@pytest.fixture(scope="module")
+def scrubbed(passing: Gates, repository_task: MakeTask, suites: list[Any]) -> tuple[Verdict, int]:
+    """A task that is what it says, and whose repository was scrubbed of a file: its verdict, and how many whole runs of
+    the suite that took."""
+    suites.clear()
+    task = repository_task(fail_to_pass=SHOWN)
+    found = passing(task, whole=whole_of(task).replaced({"docs/more.md": b"scrubbed"}))
+    return found, len(suites)
+
+
+def whole_of(task: Task) -> Files:
+    """The repository as it was when its tests were green."""
+    tests = {path: text for path, text in task.tests.items() if path.startswith("tests/")}
+    return task.workspace.replaced({**tests, **dict(task.solution)})
+
+
+def test_a_task_that_is_what_it_says_passes_every_gate(scrubbed: tuple[Verdict, int]) -> None:
+    found, _ = scrubbed
     assert found.valid, found
     assert list(found.spent) == ["lint", "leaks", "broken", "reference", "stubs", "answers", "grader"]
     assert not found.reason and sum(found.spent.values()) <= found.seconds
 
 
 def test_files_that_are_as_they_were_need_no_run_to_be_green(
-    passing: Gates, repository_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+    passing: Gates, repository_task: MakeTask, suites: list[Any], scrubbed: tuple[Verdict, int]
 ) -> None:
     task = repository_task(fail_to_pass=SHOWN)
-    tests = {path: text for path, text in task.tests.items() if path.startswith("tests/")}
-    whole = task.workspace.replaced({**tests, **dict(task.solution)})
-    runs: list[Any] = []
-
-    async def run(*given: Any, **options: Any) -> SuiteRun:
-        runs.append(options["changes"])
-        return await run_suite(*given, **options)
-
-    monkeypatch.setattr(gates, "run_suite", run)
-    assert passing(task, whole=whole).valid and len(runs) == 1
-    runs.clear()
-    assert passing(task, whole=whole.replaced({"docs/more.md": b"scrubbed"})).valid and len(runs) == 2
+    suites.clear()
+    assert passing(task, whole=whole_of(task)).valid and len(suites) == 1
+    found, runs = scrubbed
+    assert found.valid and runs == 2
 
 
 def test_what_is_seen_without_running_anything(passing: Gates, repository_task: MakeTask, leaks: list[Leak]) -> None:
@@ -102,6 +127,7 @@ def test_what_is_seen_without_running_anything(passing: Gates, repository_task: 
     assert (twin.reason, twin.detail) == ("like another task", "shop-7")
     leaks.append(Leak("/opt/env/copy.py", "source", "cart.py:total", 1.0, "all of it"))
     leak = passing(repository_task(fail_to_pass=SHOWN))
+    leaks.clear()
     assert leak.reason == "leak" and "/opt/env/copy.py" in leak.detail and list(leak.spent) == ["lint"]
 
 
@@ -121,7 +147,7 @@ def test_the_reference_restores_everything(
 
 
 def test_a_test_that_changes_its_mind_is_named(
-    passing: Gates, repository_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+    passing: Gates, repository_task: MakeTask, scrubbed: tuple[Verdict, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moody = "tests/test_cart.py::CartTest::test_negative"
 
@@ -132,7 +158,7 @@ def test_a_test_that_changes_its_mind_is_named(
         return found
 
     task = repository_task(fail_to_pass=SHOWN)
-    assert passing(task).valid
+    assert scrubbed[0].valid
     monkeypatch.setattr(gates, "run_suite", run)
     found = passing(task)
     assert found.reason == gates.UNSTEADY and found.unsteady == (moody,)

@@ -20,12 +20,12 @@ from etude.core.settings import GraderSettings
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
-from etude.tasks.grading.withheld import compare
+from etude.tasks.grading.withheld import compare, record
 from etude.tasks.grading.withheld.answers import FILE, Answers, answers_of
 from etude.tasks.grading.withheld.bits import of_text, of_value, worth
 from etude.tasks.grading.withheld.compare import comparable, matches, records_match
 from etude.tasks.grading.withheld.estimate import UNSPELLED, estimated_bits
-from etude.tasks.grading.withheld.record import _Decisions, _leave, with_answers
+from etude.tasks.grading.withheld.record import SEEDS, _Decisions, _leave, find_answers, with_answers
 from etude.tasks.grading.withheld.rewrite import rewrite
 from etude.tasks.grading.withheld.sites import PINNED, Site
 from etude.tasks.sandbox_side.recorder import Recorder
@@ -349,6 +349,22 @@ def test_a_task_is_graded_by_what_its_tests_record(
     # A grade may be read by whoever is graded: it says where, not what was expected.
     assert "18" not in json.dumps(found.details)
     assert grounds.grade(task, {}).kind == "tests"
+
+
+def test_tests_run_with_their_answers_only_where_ids_hold_values(
+    grounds: Any, repository_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, seeds = record._run, []
+
+    async def counted(job: GradeJob, plan: Any, submission: Any, seed: int) -> Any:
+        seeds.append(seed)
+        return await original(job, plan, submission, seed)
+
+    monkeypatch.setattr(record, "_run", counted)
+    task = repository_task(fail_to_pass=["tests/test_cart.py::test_total"])
+    job = GradeJob(task, grounds.host, submission_of(task, task.reference), GraderSettings())
+    answers, _ = grounds.run(find_answers(job))
+    assert seeds == list(SEEDS) and not answers.ids
 
 
 def test_a_value_that_another_right_solution_does_not_share_is_not_asked_for(

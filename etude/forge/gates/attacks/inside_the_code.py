@@ -112,6 +112,7 @@ FORGE_CHANNEL = """
     import gc, json, os, sys
 
     def _forge():
+        gc.unfreeze()
         secrets = {value for value in os.environ.values()} | {a for a in sys.argv}
         secrets |= {o for o in gc.get_objects() if isinstance(o, str) and 8 <= len(o) <= 80}
         for box in gc.get_objects():

@@ -135,12 +135,14 @@ async def find_answers(
     owners = {test: function.name for function in functions for test in function.ids}
     reference = submission_of(task, task.reference)
     decisions = _Decisions(defaultdict(set), defaultdict(set), defaultdict(set))
-    originals = await _run(job, _as_it_is(task, required, sources), reference, SEEDS[0])
+    # Ids change only with values that are part of them: what has none need not run as it is.
+    rows = [test for test in required if "[" in test]
+    originals, _ = await _run(job, _as_it_is(task, rows, sources), reference, SEEDS[0]) if rows else ({}, {})
     for number in range(rounds):
         answers = decisions.answers(homes)
         plan = recorded_plan(task, answers, required, sources, whole=True)
         runs = [await _run(job, plan, reference, seed) for seed in SEEDS]
-        ids = _ids(required, list(originals[0]), list(runs[0][0]))
+        ids = _ids(required, list(originals), list(runs[0][0]))
         red = [test for test in required if any(run[0].get(ids[test]) != "passed" for run in runs)]
         if red:
             kept = [test for test in red if owners[test] in decisions.left[homes[test]]]
