@@ -31,6 +31,35 @@ class TimeLimit(NamedTuple):
     spent: float = 0.0  # of these, by earlier processes
 
 
+class LastStep:
+    """The last step of a stage that ends by its seconds, from the speed of its steps so far.
+
+    So that a learning rate decays before the time is over. The first step seen here is not timed: it also prepares what
+    all others need.
+    """
+
+    def __init__(self, most: float, planned: int, each: float = 0.0) -> None:
+        self.most, self.planned = most, planned  # no seconds are no limit
+        self.each = each  # seconds of a step in earlier commands; 0 where there were none
+        self.first: tuple[int, float] | None = None
+
+    def after(self, steps: int, spent: float) -> int:
+        """With so many steps done in so many seconds, those of earlier commands included."""
+        if not self.most:
+            return self.planned
+        if self.first is None:
+            self.first = steps, spent
+        done, since = steps - self.first[0], spent - self.first[1]
+        return last_step(steps, self.planned, self.most - spent, since / done if done else self.each)
+
+
+def last_step(steps: int, planned: int, left: float, each: float) -> int:
+    """The last step that fits, of `planned`, after `steps` of them with so many seconds left; one takes `each`."""
+    if left <= 0:
+        return steps
+    return min(planned, steps + max(1, int(left / each))) if each else planned
+
+
 class Pace:
     """How much of a piece of work is done, how fast it goes, and how long the rest will take."""
 

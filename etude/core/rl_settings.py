@@ -64,7 +64,11 @@ class RLSettings:
     tasks: dict[str, Any] = setting({"use": "katas", "split": "train"}, "task source; every task is used once")
     first_task: int = setting(0, "tasks of the source left out at its beginning: those that were demonstrated", least=0)
     steps: int = setting(60, "optimiser steps; 0: `etude run` goes from fine-tuning to the report", least=0)
-    seconds: float = setting(0.0, "stop after this wall time if it comes before the last step; 0 is no limit", least=0)
+    seconds: float = setting(
+        0.0,
+        "stop after this wall time, with which a schedule that decays ends, or at the last step; 0 is no limit",
+        least=0,
+    )
     groups: int = setting(8, "groups in one optimiser step", least=1)
     group: int = setting(8, "rollouts of one task", least=1)
     concurrency: int = setting(64, "rollouts in flight", least=1)
@@ -150,3 +154,8 @@ class RLSettings:
         RLOptimSettings(matrices="adamw", lr=3e-4, schedule="constant", weight_decay=0.0), "optimiser"
     )
     lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")
+
+    @property
+    def rate_by_clock(self) -> bool:
+        """Whether the learning rate decays towards the end of the seconds: a step that is repeated has another rate."""
+        return bool(self.seconds) and self.optim.schedule != "constant"

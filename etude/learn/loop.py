@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.core.errors import EtudeError
-from etude.core.progress import track
+from etude.core.progress import LastStep, last_step, track
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.core.settings import PretrainSettings, SftSettings
@@ -87,14 +87,14 @@ class TimeBudget:
     """
 
     def __init__(self, most: float, learner: AnyLearner, run: Run, stage: str) -> None:
-        self.most, self.learner, self.planned = most, learner, learner.total_steps
+        self.learner = learner
         rows = [row for row in read_metrics(run.path) if row["stage"] == stage and "seconds" in row]
         self.before, self.began = max((row["seconds"] for row in rows), default=0.0), time.monotonic()
-        self.first: tuple[int, float] | None = None  # after the first step here, which also prepares what all need
         steps = rows[-1]["step"] - rows[0]["step"] if rows else 0
-        self.each = (rows[-1]["seconds"] - rows[0]["seconds"]) / steps if steps > 0 else 0.0  # in earlier commands
+        each = (rows[-1]["seconds"] - rows[0]["seconds"]) / steps if steps > 0 else 0.0
+        self.last = LastStep(most, learner.total_steps, each)
         if learner.steps:  # else the rate would jump back to that of all planned steps, and decay again
-            learner.total_steps = last_step(learner.steps, self.planned, most - self.before, self.each)
+            learner.total_steps = last_step(learner.steps, learner.total_steps, most - self.before, each)
 
     @property
     def seconds(self) -> float:
@@ -103,21 +103,9 @@ class TimeBudget:
 
     def fit(self) -> float:
         """Called after each step: sets the last one anew; returns the seconds spent."""
-        steps, spent = self.learner.steps, self.seconds
-        if self.first is None:
-            self.first = steps, spent
-        done, since = steps - self.first[0], spent - self.first[1]
-        self.learner.total_steps = last_step(
-            steps, self.planned, self.most - spent, since / done if done else self.each
-        )
+        spent = self.seconds
+        self.learner.total_steps = self.last.after(self.learner.steps, spent)
         return spent
-
-
-def last_step(steps: int, planned: int, left: float, each: float) -> int:
-    """The last step that fits, of `planned`, after `steps` of them with so many seconds left; one takes `each`."""
-    if left <= 0:
-        return steps
-    return min(planned, steps + max(1, int(left / each))) if each else planned
 
 
 def train(

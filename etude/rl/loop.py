@@ -21,7 +21,7 @@ from etude.cluster.local import ProcessDied, Restarts, Supervisor
 from etude.cluster.placement import Running
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.progress import TimeLimit
+from etude.core.progress import LastStep, TimeLimit
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
@@ -92,6 +92,8 @@ class Training:
         )
         self.algorithm.load_state(self.checkpoint.algorithm)
         self.unmoved = list(self.checkpoint.unmoved)
+        limit = self.rl.seconds if self.rl.rate_by_clock else 0.0
+        self.last_step = LastStep(limit, self.rl.steps, self.seconds_before / max(1, self.step))
         self.version = Version(self.run.lineage, self.step)  # what the engine has
         self.not_finite = 0  # steps in a row
         self.runaway = 0  # likewise, with a policy far from the one that sampled
@@ -205,7 +207,7 @@ class Training:
         agreement = await self._probed()
         self.clock.wait("probe", time.monotonic() - waiting)
         # Without a gradient, too: the schedule of the learning rate counts the steps of the run.
-        learnt |= await self.learner.step(self.editions.current.lr)
+        learnt |= await self.learner.step(self.editions.current.lr, self.last_step.after(self.step, self.seconds))
         moved = bool(prepared.batch.items) and self._finite(learnt)
         self._near(learnt.get("k3", 0.0))
         # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.

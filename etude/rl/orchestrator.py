@@ -172,7 +172,7 @@ async def _open(
     records = TurnRecords(home / "turns")
     editions = Editions(run.path, recipe, setup, journal, run.say)
     # With another rate or other rewards, the steps behind the checkpoint would not lead to the same weights again.
-    exact = editions.current.number == checkpoint.edition
+    exact = editions.current.number == checkpoint.edition and not rl.rate_by_clock
     resumed, groups, ready = _resume(journal, checkpoint, records, rl, exact)
     if resumed.replays:
         editions.held = True

@@ -7,10 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from etude.core.progress import LastStep, last_step
 from etude.core.run import Run
 from etude.core.run_files import read_facts, read_metrics
 from etude.core.settings import PretrainSettings, RunSettings
-from etude.learn.loop import TimeBudget, last_step
+from etude.learn.loop import TimeBudget
 from etude.learn.pretrain import pretrain
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -27,6 +28,14 @@ def test_the_last_step_is_the_last_that_fits() -> None:
     assert last_step(10, 100, left=0.5, each=2.0) == 11  # some time is left: one more
     assert last_step(10, 100, left=0.0, each=2.0) == 10
     assert last_step(1, 100, left=20.0, each=0.0) == 100  # after the first step nothing is known
+
+
+def test_the_last_step_follows_the_speed_behind_the_first() -> None:
+    last = LastStep(100.0, 1000)
+    assert last.after(0, 40.0) == 1000  # the first one prepares what all need, and is not timed
+    assert last.after(1, 42.0) == 1 + 29 and last.after(11, 52.0) == 11 + 40
+    assert LastStep(100.0, 1000, each=2.0).after(10, 40.0) == 10 + 30  # goes on from an earlier command
+    assert LastStep(0.0, 1000, each=2.0).after(10, 40.0) == 1000  # no seconds are no limit
 
 
 def test_a_stage_that_continues_knows_its_last_step_before_its_first(tmp_path: Path) -> None:

@@ -98,12 +98,13 @@ def kill_learner() -> None:
     raise AssertionError("there is no learner")
 
 
-@pytest.mark.parametrize("changed", [False, True], ids=["as it was", "with another rate"])
+@pytest.mark.parametrize("other", ["", "rate", "clock"], ids=["as it was", "another rate", "a rate by the clock"])
 def test_a_run_that_lost_its_learner_comes_to_the_same_weights_again(
-    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, changed: bool
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, other: str
 ) -> None:
     killed_at, steps = 3, 5
-    recipe = toy_recipe(f"rl.steps={steps}", "rl.save_every=20", "rl.eval_every=0", "run.threads=1")
+    by_clock = ("rl.seconds=1e6", "rl.optim.schedule=linear") if other == "clock" else ()
+    recipe = toy_recipe(f"rl.steps={steps}", "rl.save_every=20", "rl.eval_every=0", "run.threads=1", *by_clock)
     path, killed = tmp_path / "run", False
     with Run.open(path, recipes.to_dict(recipe)) as run:
         log = run.log
@@ -113,7 +114,7 @@ def test_a_run_that_lost_its_learner_comes_to_the_same_weights_again(
             log(stage, step, **values)
             if stage == "rl" and step == killed_at and not killed:
                 killed = True
-                if changed:
+                if other == "rate":
                     (path / "live.toml").write_text(f"rl.optim.lr = {2 * recipe.rl.optim.lr}\n")
                 kill_learner()
 
@@ -124,6 +125,8 @@ def test_a_run_that_lost_its_learner_comes_to_the_same_weights_again(
     first, second = ([row for row in rows if row["stage"] == "rl" and row["lineage"] == lineage] for lineage in (0, 1))
     assert [row["step"] for row in first] == [1, 2, 3] and [row["step"] for row in second] == [1, 2, 3, 4, 5]
     same = [[row[name] for name in ("loss", "grad_norm", "update_rms", "k3", "reward")] for row in (*first, *second)]
-    assert (same[:killed_at] == same[killed_at : 2 * killed_at]) is not changed
-    if not changed:  # nothing is older than if nobody had been killed
+    assert ("are behind the checkpoint and are repeated" in (path / "log").read_text()) is not bool(other)
+    if other != "clock":  # then the steps have another place in the time
+        assert (same[:killed_at] == same[killed_at : 2 * killed_at]) is not bool(other)
+    if not other:  # nothing is older than if nobody had been killed
         assert all(row["staleness_max"] <= recipe.rl.staleness for row in second)

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
+from etude.core.progress import LastStep
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
@@ -172,6 +173,17 @@ def test_the_time_limit_ends_the_stage_with_a_checkpoint(
     facts = train_run(path, recipe, toy_model)
     assert facts["steps"] == 0 and not facts["stopped"] and (path / "checkpoints" / "rl-0000000").is_dir()
     assert nothing_left(path)
+
+
+def test_a_rate_that_decays_is_down_when_the_seconds_are_over(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, train_run: TrainRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LastStep, "after", lambda self, steps, spent: 2 if self.most == 1e6 else self.planned)
+    keys = ("rl.eval_every=0", "rl.steps=3", "rl.optim.schedule=linear", "rl.optim.final_lr=0.1", "rl.seconds=1e6")
+    path, recipe = tmp_path / "run", toy_recipe(*keys)
+    train_run(path, recipe, toy_model)
+    rates = [row["lr"] / recipe.rl.optim.lr for row in read_metrics(path) if row["stage"] == "rl"]
+    assert rates == pytest.approx([0.55, 0.1, 0.1])
 
 
 def test_engine_and_learner_that_disagree_stop_the_run_and_leave_nothing(

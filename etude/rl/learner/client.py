@@ -80,12 +80,12 @@ class LearnerClient:
         async with self._written(Batch(items), self.batches) as manifest:
             return list(unpack(Scores, await self._call("score_files", ScoreFiles(manifest, weights))).scores)
 
-    async def step(self, lr: float | None = None) -> dict[str, float]:
+    async def step(self, lr: float | None = None, total_steps: int | None = None) -> dict[str, float]:
         """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`.
 
-        `lr` is another peak learning rate from this step on.
+        `lr` is another peak learning rate from this step on, `total_steps` another last step of its schedule.
         """
-        return read_metrics(await self._call("step", StepRequest(lr)))
+        return read_metrics(await self._call("step", StepRequest(lr, total_steps)))
 
     async def save(self, directory: Path) -> None:
         """Writes model, tokenizer and all that an exact resume needs into `directory`, which exists and is empty."""

@@ -64,6 +64,7 @@ class StepRequest:
     """Move the weights."""
 
     lr: float | None = None  # another peak learning rate from this step on
+    total_steps: int | None = None  # another last step of the schedule: the run ends by its seconds
 
 
 @dataclass(frozen=True)

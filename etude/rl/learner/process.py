@@ -108,9 +108,11 @@ class Verbs:
     def step(self, request: Frame) -> Done:
         from etude.learn.optim import measured_update
 
-        lr = unpack(StepRequest, request).lr
-        if lr is not None and lr != self.learner.optim.lr:
-            self.learner.optim = self.learner.optimiser.settings = replace(self.learner.optim, lr=lr)
+        wanted = unpack(StepRequest, request)
+        if wanted.lr is not None and wanted.lr != self.learner.optim.lr:
+            self.learner.optim = self.learner.optimiser.settings = replace(self.learner.optim, lr=wanted.lr)
+        if wanted.total_steps is not None:
+            self.learner.total_steps = wanted.total_steps
         with measured_update(self.learner.optimiser.parameters.values()) as update:
             metrics = self.learner.step()
         return Done(_floats(metrics | {"update_rms": update.rms}))
