@@ -85,7 +85,8 @@ def figures(results: Results) -> list[Figure]:
     return [Figure("Pass rate of tasks twice as long as the context", lines, "the same tasks", True)]
 
 
-RL = reinforced(SUMMARY, "rl.seconds=120", "rl.steps=400", "rl.eval_every=0", recipe="nano-summary")
+# Steps and not seconds, so that a busy machine trains as much as a quiet one.
+RL = reinforced(SUMMARY, "rl.steps=50", "rl.seconds=0", "rl.eval_every=0", recipe="nano-summary")
 
 STUDY = Study(
     claim="Longer tasks become solvable by summaries, and trained ones lose less than prompted ones with fewer tokens.",
