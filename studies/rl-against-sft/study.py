@@ -28,7 +28,7 @@ LONG = tuned("nanolong", "sft.epochs=10", minutes=8)
 FEW = tuned("nano300", "demos.count=300", "sft.epochs=10")  # as many steps as 1,500 demonstrations twice
 MANY = tuned("nano6000", "demos.count=6000", "sft.epochs=1", minutes=6)
 HALF = tuned("nanoshown", f"demos.tasks.families={SHOWN}")
-BENCH = ("bench.count=200", "bench.samples=4", "bench.unseen_count=25")
+BENCH = ("bench.count=100", "bench.samples=4", "bench.unseen_count=25")
 ON_HIDDEN = (f"bench.tasks.families={HIDDEN}", "bench.count=60", "bench.samples=4")
 
 
