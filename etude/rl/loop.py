@@ -436,24 +436,15 @@ class Training:
         if self.step > self.saved_step or self.run.latest(STAGE) is None:
             await self._save()
         totals, best = self.totals, self.evaluations.best.facts
-        facts = {
+        facts = totals.facts() | {
             "steps": self.step,
-            "groups": totals.groups,
-            "zero_variance": totals.zero_variance,
-            "rollouts": totals.rollouts,
-            "sampled_tokens": totals.sampled_tokens,
-            "trained_tokens": totals.trained_tokens,
             "void": _rollouts(totals.void),
             "void_groups": totals.void.get("group", 0),
             "seconds": self.seconds,
-            "probe_mean": totals.probe_sum / max(1, totals.probes),
-            "probe_max": totals.probe_max,
-            "staleness_max": totals.staleness_max,
             "best_step": best.get("step", -1),
             "best_pass_rate": best.get("pass_rate", 0.0),
             "backend": self.environment.host.capabilities.backend,
         }
-        facts |= {"feedback_tokens": totals.feedback_tokens} if totals.feedback_tokens else {}
         if not stopped:
             self.run.finish(STAGE, **facts)
         return facts | {"stopped": stopped}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +176,9 @@ class Deltas:
         return {name: max(0.0, grown) for name, grown in found.items()}
 
 
+SUMMED = ("groups", "zero_variance", "rollouts", "sampled_tokens", "trained_tokens")
+
+
 @dataclass
 class Totals:
     """Sums over all lineages that survive."""
@@ -195,10 +198,28 @@ class Totals:
 
     def add(self, row: Mapping[str, float]) -> None:
         """Counts the row of a step."""
-        for name in ("groups", "zero_variance", "rollouts", "sampled_tokens", "trained_tokens"):
+        for name in SUMMED:
             setattr(self, name, getattr(self, name) + int(row[name]))
         self.feedback_tokens += int(row.get("feedback_tokens", 0))
         self.staleness_max = max(self.staleness_max, int(row["staleness_max"]))
+
+    def facts(self) -> dict[str, Any]:
+        """What the stage's facts say of them."""
+        names = (
+            "groups",
+            "zero_variance",
+            "rollouts",
+            "sampled_tokens",
+            "trained_tokens",
+            "probe_max",
+            "staleness_max",
+        )
+        hinted = {"feedback_tokens": self.feedback_tokens} if self.feedback_tokens else {}
+        return (
+            {name: getattr(self, name) for name in names}
+            | hinted
+            | {"probe_mean": self.probe_sum / max(1, self.probes)}
+        )
 
 
 class Clock:

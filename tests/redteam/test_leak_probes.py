@@ -14,7 +14,7 @@ from etude.tasks.format.task import Task
 from redteam.leaks.leak_probes import LEAK_PROBES, leak_probe_script
 from redteam.leaks.run import probe, with_copy
 
-SECONDS = 0.75  # of the processor: enough for a workspace and a home, and not to go on over the whole machine
+SECONDS = 1.5  # of the processor: enough for a workspace and a home, and not to go on over the whole machine
 WHERE = {
     "git": ("git-loose-object", "git-pack"),
     "find": ("editor-backup", "build-folder", "patch-file"),
