@@ -5,6 +5,7 @@
     python benchmarks/yield/debian_packages.py --out yield.jsonl --only 3   (the first three of the draw)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --again NAME    (one once more, after a mend)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --steps 1  (the next step alone; 3 when none is left)
+    python benchmarks/yield/debian_packages.py --out yield.jsonl --part 0 2 (every second; the rest: 1 2)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --summary  (of what was written so far)
 
 A name counts if no file of this repository mentions it (but for the log and this folder, which say what came of the
@@ -250,6 +251,7 @@ def main() -> None:
     given.add_argument("--seconds", type=float, default=SECONDS)
     given.add_argument("--again", default="", help="a package to install and ask once more")
     given.add_argument("--steps", type=int, default=2 * WANTED, help="at most so many: an installation, or six tasks")
+    given.add_argument("--part", type=int, nargs=2, default=[0, 1], metavar=("K", "N"), help="every Nth from the Kth")
     given.add_argument("--list", action="store_true")
     given.add_argument("--summary", action="store_true")
     options = given.parse_args()
@@ -274,6 +276,8 @@ def main() -> None:
             break
     if options.list:
         return
+    first, each = options.part
+    names = names[first::each]
     signal.signal(signal.SIGTERM, end)
     steps = 0
     for name in names:
