@@ -252,6 +252,7 @@ def main() -> None:
     given.add_argument("--again", default="", help="a package to install and ask once more")
     given.add_argument("--steps", type=int, default=2 * WANTED, help="at most so many: an installation, or six tasks")
     given.add_argument("--part", type=int, nargs=2, default=[0, 1], metavar=("K", "N"), help="every Nth from the Kth")
+    given.add_argument("--do", choices=["install", "tasks"], default="", help="only install, or only ask for tasks")
     given.add_argument("--list", action="store_true")
     given.add_argument("--summary", action="store_true")
     options = given.parse_args()
@@ -281,12 +282,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, end)
     steps = 0
     for name in names:
-        if (name not in rows or options.again) and steps < options.steps:
+        if options.do != "tasks" and (name not in rows or options.again) and steps < options.steps:
             steps += 1
             with told():
                 write(install(name, store))
     for name in names:
-        if rows.get(name, {}).get("installed") and "tasks" not in rows[name] and steps < options.steps:
+        waits = options.do != "install" and rows.get(name, {}).get("installed") and "tasks" not in rows[name]
+        if waits and steps < options.steps:
             steps += 1
             with told():
                 write(rows[name] | make(name, store, tasks, options.seconds))
