@@ -4,13 +4,16 @@
     python benchmarks/yield/debian_packages.py --out yield.jsonl            (all thirty; about 5 to 20 minutes each)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --only 3   (the first three of the draw)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --again NAME    (one once more, after a mend)
+    python benchmarks/yield/debian_packages.py --out yield.jsonl --steps 1  (the next step alone; 3 when none is left)
+    python benchmarks/yield/debian_packages.py --out yield.jsonl --part 0 2 (every second; the rest: 1 2)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --summary  (of what was written so far)
 
 A name counts if no file of this repository mentions it (but for the log and this folder, which say what came of the
 draw), a source distribution of that name can be had, it is pure Python and brings ten tests. What was decided about
 each name stands in `drawn.json`, so that a second call draws the same without asking again. All are installed, then
-each is asked for six tasks. A line is written after each step, a second call goes on behind the last, and the last line
-of a package counts. Ten minutes are those of processor time, since other work on a machine stretches the wall's.
+each is asked for six tasks, which stay in the folder `--tasks`. A line is written after each step, a second call goes
+on behind the last, and the last line of a package counts. Ten minutes are those of processor time, since other work on
+a machine stretches the wall's; what a call took that was ended on the way counts, too.
 Whether a suite passes outside of our sandboxes is not found out here: that would run strangers' code on this machine.
 """
 
@@ -21,6 +24,7 @@ import json
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +42,7 @@ SEED: Final = "etude-yield-1"
 OUTCOMES: Final = {Path("docs/log"), Path("benchmarks/yield")}  # they name packages that were drawn
 WANTED: Final = 30
 TASKS: Final = 6
+NOTHING_LEFT: Final = 3  # exit status
 SECONDS: Final = 600.0  # of processor time, for the tasks of one package
 WALL: Final = 6.0  # times as many seconds of the wall's clock until a command is ended
 INSTALL_SECONDS: Final = 600.0
@@ -104,8 +109,20 @@ def draw(store: Path) -> Iterator[tuple[str, str]]:
             return
 
 
+class Ended(BaseException):
+    """This script was told to end."""
+
+
+def end(*_: object) -> None:
+    raise Ended
+
+
 class EndedBySignal(Exception):
     """Somebody or the machine ended a command: that says nothing about the package, so no line is written."""
+
+    def __init__(self, message: str, took: dict[str, float]) -> None:
+        super().__init__(message)
+        self.took = took
 
 
 def command(*words: str, seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
@@ -129,8 +146,10 @@ def command(*words: str, seconds: float) -> tuple[dict[str, Any], dict[str, floa
         )
     except subprocess.TimeoutExpired:
         return {}, took()
+    except Ended as ended:
+        raise EndedBySignal(f"etude {' '.join(words)} was ended with this script", took()) from ended
     if done.returncode < 0:
-        raise EndedBySignal(f"etude {' '.join(words)} was ended by signal {-done.returncode}")
+        raise EndedBySignal(f"etude {' '.join(words)} was ended by signal {-done.returncode}", took())
     lines = done.stdout.splitlines()
     return (json.loads(lines[-1]) if lines else {"error": done.stderr[-300:]}), took()
 
@@ -142,6 +161,8 @@ def told() -> Iterator[None]:
         yield
     except EndedBySignal as ended:
         print(f"{ended}; the next call tries it anew", flush=True)
+        if isinstance(ended.__cause__, Ended):
+            sys.exit(128 + signal.SIGTERM)
 
 
 def processor_seconds() -> float:
@@ -165,7 +186,18 @@ def make(name: str, store: Path, tasks: Path, seconds: float) -> dict[str, Any]:
     the tasks' held-out tests have to be graded by decoys, since they record nothing."""
     out = tasks / name
     words = ("tasks", "make", name, "--count", str(TASKS), "--out", str(out), "--store", str(store))
-    made, took = command(*words, seconds=seconds)
+    # A call that is made again goes on behind the candidates that one before it tried.
+    ended = tasks / f"{name}.ended.json"
+    earlier = json.loads(ended.read_text()) if ended.exists() else {"wall": 0.0, "processor": 0.0}
+    try:
+        made, took = command(*words, seconds=seconds)
+    except EndedBySignal as error:
+        # Children of a killed command may not be counted: one core gives no more than the wall's time.
+        took = error.took | {"processor": max(error.took.values())}
+        tasks.mkdir(parents=True, exist_ok=True)
+        ended.write_text(json.dumps({key: round(value + took[key], 1) for key, value in earlier.items()}))
+        raise
+    took = {key: round(value + earlier[key], 1) for key, value in took.items()}
     row = {"make_seconds": took, "make_error": made.get("error", "" if made else "its time was up")}
     return row | read_journal(out / "make.jsonl")
 
@@ -218,6 +250,9 @@ def main() -> None:
     given.add_argument("--only", type=int, default=WANTED)
     given.add_argument("--seconds", type=float, default=SECONDS)
     given.add_argument("--again", default="", help="a package to install and ask once more")
+    given.add_argument("--steps", type=int, default=2 * WANTED, help="at most so many: an installation, or six tasks")
+    given.add_argument("--part", type=int, nargs=2, default=[0, 1], metavar=("K", "N"), help="every Nth from the Kth")
+    given.add_argument("--do", choices=["install", "tasks"], default="", help="only install, or only ask for tasks")
     given.add_argument("--list", action="store_true")
     given.add_argument("--summary", action="store_true")
     options = given.parse_args()
@@ -242,15 +277,24 @@ def main() -> None:
             break
     if options.list:
         return
+    first, each = options.part
+    names = names[first::each]
+    signal.signal(signal.SIGTERM, end)
+    steps = 0
     for name in names:
-        if name not in rows or options.again:
+        if options.do != "tasks" and (name not in rows or options.again) and steps < options.steps:
+            steps += 1
             with told():
                 write(install(name, store))
     for name in names:
-        if rows.get(name, {}).get("installed") and "tasks" not in rows[name]:
+        waits = options.do != "install" and rows.get(name, {}).get("installed") and "tasks" not in rows[name]
+        if waits and steps < options.steps:
+            steps += 1
             with told():
                 write(rows[name] | make(name, store, tasks, options.seconds))
     print(summary(list(rows.values())))
+    if not steps:
+        sys.exit(NOTHING_LEFT)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ of tasks; what is no outcome of a test is `reason`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -216,4 +217,6 @@ def _reason(result: CommandResult, ended: int | None, timeout: float) -> str:
     if result.code == NOT_UP and said:
         return said[-1][:500]
     how = f"ended with {result.code}" if ended is None else f"could not be run (pytest's code {ended})"
-    return f"the suite {how}" + (f": {said[-1][:300]}" if said else "")
+    # A crash says what it was first, and which compiled modules were there last.
+    fatal = re.findall(r"Fatal Python error: .*", "\n".join(said))
+    return f"the suite {how}" + (f": {'; '.join([*fatal[:1], said[-1][:300]])}" if said else "")

@@ -8,6 +8,7 @@ the rules for Python have failed at, until they change; a killed installation le
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,9 +42,20 @@ _CHECKOUT: Final = (
     "the source archive of {name} may leave out files that its tests need: clone its repository and give the folder in "
     "place of the name"
 )
+# A name that a module of the standard library had once, and a module that it had.
+_OLD_PYTHON: Final = re.compile(
+    r"cannot import name '\w+' from '[\w.]+' \(\S*/lib/python3\.\d+/(?!site-packages/)[^)]*\)"
+    rf"|module '(?:{'|'.join(sorted(sys.stdlib_module_names))})' has no attribute"
+    r"|No module named '(?:asynchat|asyncore|binhex|distutils|formatter|imp|parser|smtpd|symbol)'"
+)
 # What a refusal says and what to do then, the first that fits.
 _ADVICE: Final = (
     (re.compile(r"give more time"), ""),  # it says so itself
+    (
+        _OLD_PYTHON,
+        f"it, or what it uses, was written for an older Python than {sys.version_info.major}.{sys.version_info.minor}, "
+        "whose standard library has this name no more: give a newer version (NAME==VERSION, or a checkout)",
+    ),
     (
         re.compile(r"pip cannot install it"),
         "pip's last words are the cause: what its build needs has to be on this machine, or give another version "
@@ -129,7 +141,7 @@ async def install(
 def with_advice(reason: str, repo: Repo, by_rules: bool = True) -> str:
     """Why a repository could not be installed, and what to do about it; somebody else than the rules knows better."""
     advice = next(text for pattern, text in _ADVICE if pattern.search(reason)) if by_rules else ""
-    if repo.origin == "package" and _MISSING.search(reason):
+    if repo.origin == "package" and _MISSING.search(reason) and not _OLD_PYTHON.search(reason):
         advice = _CHECKOUT.format(name=repo.name)
     return f"{reason}; {advice}" if advice else reason
 

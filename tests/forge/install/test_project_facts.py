@@ -93,6 +93,15 @@ def test_requirements_tox_nox_and_workflows_are_read() -> None:
     assert any("pytest tests/unit" in command for command in project.commands)
 
 
+def test_what_a_comment_says_about_pip_names_no_package() -> None:
+    texts = {
+        ".github/workflows/ci.yml": "# `pip install shop` brings no library\n- run: pip install syrupy # or more\n",
+        "Makefile": "test:  # pip install nothing else\n\tpip install freezegun\n",
+    }
+    project = read(texts)
+    assert {*project.requirements, *project.wide_requirements} == {"syrupy", "freezegun"}
+
+
 def test_broken_files_say_nothing_and_harm_nobody() -> None:
     texts = {"pyproject.toml": "[[[", "setup.cfg": "no section", "setup.py": "def (", "tox.ini": "[", "noxfile.py": "("}
     project = read(texts, ["tests/test_a.py"])

@@ -124,3 +124,19 @@ def test_async_fixtures_without_a_mark_get_the_plugin_and_then_its_old_way() -> 
     told = commands(2, says)
     assert "pip install pytest-asyncio" in told
     assert any(each.startswith("printf") and "asyncio_mode=auto" in each for each in told)
+
+
+def test_windows_without_a_screen_are_drawn_into_memory() -> None:
+    aborted = (
+        "Fatal Python error: Aborted\n  File qtbot.py\nExtension modules: PySide6.QtCore, PySide6.QtGui (total: 2)"
+    )
+
+    def says(command: str, told: list[str]) -> str:
+        runs = "-m pytest -q" in command and "QT_QPA_PLATFORM=offscreen" not in command
+        return f"{aborted}\n[exit 134]" if runs else ""
+
+    told = commands(2, says)
+    assert any(each.startswith("printf") and '"QT_QPA_PLATFORM": "offscreen"' in each for each in told)
+    assert not any(
+        "QT_QPA_PLATFORM" in each for each in commands(2, lambda *_: "Fatal Python error: Aborted\n[exit 134]")
+    )

@@ -45,6 +45,13 @@ def test_tests_that_want_a_git_repository_are_left_aside(tmp_path: Path) -> None
         ("only 0 tests pass, and 10 are needed: test/test_a.py::test_b: Failed: no plugin", "--policy"),
         ("3 of 9 tests fail: FileNotFoundError: tests/data.txt", "clone its repository"),
         ("shop is installed, but no folder of the repository holds it", "--policy"),
+        (
+            "the suite could not be run (pytest's code 4): E   ImportError: cannot import name 'getargspec' from "
+            "'inspect' (/usr/lib/python3.11/inspect.py)",
+            "an older Python",
+        ),
+        ("only 0 tests pass: AttributeError: module 'collections' has no attribute 'Callable'", "an older Python"),
+        ("only 2 tests pass: cannot import name 'a' from 'b' (/opt/lib/python3.11/site-packages/b.py)", "--policy"),
         ("the suite takes over 300 s: give more time: --suite-seconds 1200", "--suite-seconds"),
     ],
 )

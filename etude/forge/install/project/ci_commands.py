@@ -16,6 +16,8 @@ from etude.forge.leaks.deleted_code import parse_python
 
 _PIP = re.compile(r"(?:python[\d.]*\s+-m\s+|uv\s+)?pip[\d.]*\s+install\s+(?P<rest>[^\n&|;#>]*)")
 _TEST_COMMAND = re.compile(r"(?:coverage run -m\s+|python[\d.]*\s+-m\s+)?(?:pytest|py\.test|unittest)\b[^\n&|;#>{}$]*")
+# In workflows, tox.ini and a Makefile. What a comment says about pip goes on in plain words, and those are no packages.
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 _WITH_VALUE = (
     *("-r", "-c", "--requirement", "--constraint", "-e", "--editable", "-i", "--index-url", "--extra-index-url"),
     *("-f", "--find-links", "-t", "--target", "--group", "--extra", "--prefix", "--upgrade-strategy"),
@@ -29,7 +31,7 @@ def installed_by_commands(texts: Mapping[str, str]) -> list[str]:
     found += _nox_installs(texts.get("noxfile.py", ""))
     for path, text in texts.items():
         if path.startswith(".github/") or path in ("Makefile", "tox.ini"):
-            for line in _PIP.finditer(text.replace("\\\n", " ")):
+            for line in _PIP.finditer(_COMMENT.sub("", text).replace("\\\n", " ")):
                 found += _words(line["rest"], texts)
     return [line for line in found if line and not any(mark in line for mark in "{$/\\")]
 

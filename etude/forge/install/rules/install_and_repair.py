@@ -43,6 +43,11 @@ _FAILED = re.compile(r"\b(\d+) (?:failed|errors?)\b")
 _REMOVED = re.compile(r"^E\s.*\bPytestRemovedIn(\d+)Warning", re.M)
 # Tests of before pytest-asyncio asked for a mark: a plain fixture that is a coroutine is nobody's any more.
 _UNMARKED = re.compile(r"requested an async fixture '\w+', with no plugin or hook that handled it")
+# Qt aborts where it finds no screen, and pytest has captured why: what is left names the bindings that were loaded.
+_NO_SCREEN = re.compile(
+    r"Fatal Python error: Aborted[\s\S]*\b(?:PySide|PyQt)\d|no Qt platform plugin could be initialized"
+)
+_OFFSCREEN = ("QT_QPA_PLATFORM", "offscreen")  # of its plugins the one that draws into memory
 _MISSED = "not installed:"  # notes, which later tries read
 _OTHER_VERSION = "in another version than asked for:"
 _OLD_PYTEST = 8  # the oldest that is left for an older one before the last try
@@ -222,6 +227,9 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
             settled.notes.append(
                 "its async fixtures have no mark: pytest-asyncio takes all of them (asyncio_mode=auto)"
             )
+        elif _NO_SCREEN.search(text) and _OFFSCREEN[0] not in settled.env:
+            settled.env[_OFFSCREEN[0]] = _OFFSCREEN[1]
+            settled.notes.append("its tests open windows, and there is no screen: Qt draws them into memory")
         # Warnings only where more than a tenth is red: a suite that is green enough stays as it is.
         elif not collecting and not silenced and _is_too_red(text) and (warnings := _turned_into_errors(text)):
             silenced = True
