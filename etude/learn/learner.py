@@ -128,9 +128,8 @@ class Learner:
 
         tallies = self.replicas.run(work, self._shares_of(items, shared))
         self.replicas.gather()
-        found: dict[str, float] = {"forward_tokens": sum(item.computed_tokens for item in items)}
-        found |= {"shared_tokens": sum(spared)} if any(spared) else {}
-        return found | Tally(tallies).metrics()
+        tokens = {"forward_tokens": sum(item.computed_tokens for item in items), "shared_tokens": sum(spared)}
+        return tokens | Tally(tallies).metrics()
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probability of each token at its item's temperature; the first token has none: 0.0."""
@@ -160,12 +159,11 @@ class Learner:
         if math.isfinite(norm):
             self.optimiser.step(factor)
         self.decoder.zero_grad(set_to_none=True)
-        report = {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
         # A skipped step changes nothing: its load is forgotten like its gradient, and no bias moves.
-        report |= balance(self.decoder, self.optim.balance if math.isfinite(norm) else 0.0)
+        load = balance(self.decoder, self.optim.balance if math.isfinite(norm) else 0.0)
         if self.optim.ema and math.isfinite(norm):
             state.average(self)
-        return report
+        return {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped} | load
 
     def save(self, directory: Path) -> None:
         state.save(self, directory)

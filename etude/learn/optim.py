@@ -128,8 +128,7 @@ def measured_update(parameters: Iterable[Tensor]) -> Iterator[UpdateSize]:
     found = UpdateSize()
     yield found
     squares = [(_some(p) - b).float().square().mean() * p.numel() for p, b in zip(watched, before, strict=True)]
-    total = sum(p.numel() for p in watched)
-    found.rms = math.sqrt(float(torch.stack(squares).sum()) / total) if total else 0.0
+    found.rms = math.sqrt(float(torch.stack(squares).sum()) / sum(p.numel() for p in watched)) if watched else 0.0
 
 
 def _some(tensor: Tensor) -> Tensor:

@@ -82,9 +82,7 @@ def ordered(items: Sequence[Item]) -> tuple[list[int], list[int]]:
 
 def begin_alike(a_T: npt.NDArray[Any], b_T: npt.NDArray[Any]) -> int:
     """How many leading tokens two sequences have in common."""
-    most = min(len(a_T), len(b_T))
-    unlike = np.flatnonzero(a_T[:most] != b_T[:most])
-    return int(unlike[0]) if len(unlike) else most
+    return int(np.append(a_T[: len(b_T)] != b_T[: len(a_T)], True).argmax())
 
 
 def families(items: Sequence[Item], budget: int) -> list[Family]:

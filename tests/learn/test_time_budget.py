@@ -33,7 +33,7 @@ def test_the_last_step_is_the_last_that_fits() -> None:
 def test_the_last_step_follows_the_speed_behind_the_first() -> None:
     last = LastStep(100.0, 1000)
     assert last.after(0, 40.0) == 1000  # the first one prepares what all need, and is not timed
-    assert last.after(1, 42.0) == 1 + 29 and last.after(11, 52.0) == 11 + 40
+    assert last.after(1, 42.0) == 1 + 29 and last.after(12, 52.0) == 12 + 48
     assert LastStep(100.0, 1000, each=2.0).after(10, 40.0) == 10 + 30  # goes on from an earlier command
     assert LastStep(0.0, 1000, each=2.0).after(10, 40.0) == 1000  # no seconds are no limit
 

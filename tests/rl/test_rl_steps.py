@@ -169,7 +169,7 @@ def test_gradients_that_are_not_finite_stop_the_run(
 ) -> None:
     published = []
 
-    async def step(self: LearnerClient, lr: float | None = None) -> dict[str, float]:
+    async def step(self: LearnerClient, *schedule: float) -> dict[str, float]:
         return {"grad_norm": math.nan, "lr": 3e-4, "skipped": 1}
 
     async def publish(self: LearnerClient, version: Any) -> None:
@@ -195,8 +195,8 @@ def test_a_policy_that_runs_away_from_its_sampler_stops_the_run(
     apart = iter((0.9, 0.1, 0.9, 0.9, 0.9, 0.9))  # one step alone is forgiven
     real = LearnerClient.step
 
-    async def step(self: LearnerClient, lr: float | None = None) -> dict[str, float]:
-        return await real(self, lr) | {"k3": next(apart)}
+    async def step(self: LearnerClient, *schedule: Any) -> dict[str, float]:
+        return await real(self, *schedule) | {"k3": next(apart)}
 
     monkeypatch.setattr(LearnerClient, "step", step)
     recipe = toy_recipe("rl.eval_every=0", "rl.steps=6")
