@@ -94,7 +94,9 @@ class RankLearner:
             RankMicroBatch(chosen, batch.correction, self.weights, tally, needs).backward()
         gathered = self.host.gather(write_frame(packed_message(TallyShare.of(tally))))
         tallies = [unpack(TallyShare, frame_of(share)).tally() for share in gathered]
-        found = {"forward_tokens": sum(entry.computed for entry in batch.items)} | Tally(tallies).metrics()
+        # Ranks compute every sequence whole: none is given what it has in common with another.
+        tokens = {"forward_tokens": sum(entry.computed for entry in batch.items), "shared_tokens": 0}
+        found = tokens | Tally(tallies).metrics()
         if (texts := batch.texts) is not None and texts.sizes is not None:
             # Ranks that compute a sequence together have all read it.
             found["text_bytes"] = self.host.total([texts.bytes_of(items)])[0] / self.spec.layout.context

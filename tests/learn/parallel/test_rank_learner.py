@@ -65,6 +65,21 @@ def test_several_ranks_do_what_one_does(ranks: Ranks, model: str, layout: Layout
     assert found["metrics"] < 1e-3
 
 
+@pytest.mark.parametrize(("model", "layout"), [("dense", Layout(4, 1, 4)), ("moe", Layout(4, 1, 4, expert=2))])
+def test_eight_bit_products_of_sharded_weights_round_as_those_of_one_rank(
+    ranks: Ranks, model: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each product rounds rows and columns of the tokens that it has, and ranks have other tokens together."""
+    exact = one_rank(model)
+    monkeypatch.setattr(layouts, "COMPUTE", replace(layouts.COMPUTE, precision="fp8"))
+    rounded = layouts.one_rank(model, 1)
+    off = max(layouts.apart(rounded.gradients[name], gradient) for name, gradient in exact.gradients.items())
+    found = layouts.difference(ranks, model, layout, rounded)
+    assert off > 0.2  # so much the rounding itself does to a gradient
+    assert found["gradient"] < off / 10
+    assert found["loss"] < 0.02 * rounded.metrics[0]["loss"]
+
+
 def odd_batches(model: str) -> list[Batch]:
     """Of one item, with a gradient that is not finite, of nothing, of items that do not count; then a plain one."""
     items, correction = layouts.batch(1, model).items, layouts.batch(1, model).correction
