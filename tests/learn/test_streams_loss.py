@@ -405,7 +405,7 @@ def test_items_without_a_gradient_cost_no_forward(make_decoder: Make, rng: np.ra
     learner = Learner(decoder, OptimSettings(), 10, 64)
     decoder.forward = None  # type: ignore[method-assign,assignment]
     metrics = learner.forward_backward(Batch([flat, silent, alone, unpredicted]))
-    assert metrics == {"forward_tokens": 0.0, "loss": 0.0}
+    assert metrics == {"forward_tokens": 0.0, "shared_tokens": 0.0, "loss": 0.0}
 
 
 def test_only_trained_parameters_get_a_gradient(make_decoder: Make, rng: np.random.Generator) -> None:
