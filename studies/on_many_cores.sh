@@ -14,18 +14,18 @@ cd "$(dirname "$0")/.." || exit 1
 until=$1 out=$2
 shift 2
 runs=${STUDY_RUNS:-runs/studies}
-done=$runs/out
+kept=$runs/out
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
-mkdir -p "$done" "$out"
+mkdir -p "$kept" "$out"
 
 bash benchmarks/install_wheels.sh
-if ! [ -f "$done/pid" ]; then
-    setsid nohup python studies/run_many.py --runs "$runs" --results "$done" "$@" > "$done/said" 2>&1 < /dev/null &
-    echo $! > "$done/pid"
+if ! [ -f "$kept/pid" ]; then
+    setsid nohup python studies/run_many.py --runs "$runs" --results "$kept" "$@" > "$kept/said" 2>&1 < /dev/null &
+    echo $! > "$kept/pid"
 fi
-pid=$(cat "$done/pid")
+pid=$(cat "$kept/pid")
 while [ $(( SECONDS - began )) -lt "$until" ] && kill -0 "$pid" 2>/dev/null; do sleep 1; done
-cp "$done/results.json" "$done/log" "$out/" 2>/dev/null
-tar -czf "$out/logs.tar.gz" -C "$done" logs said 2>/dev/null
-tail -n 40 "$done/said"
+cp "$kept/results.json" "$kept/log" "$out/" 2>/dev/null
+tar -czf "$out/logs.tar.gz" -C "$kept" logs said 2>/dev/null
+tail -n 40 "$kept/said"
 if kill -0 "$pid" 2>/dev/null; then echo "still running; give the same line again"; else echo "ended"; fi

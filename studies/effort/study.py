@@ -30,14 +30,14 @@ HABITS = "demos.habits={think=0.5, look=0.0, together=0.0, slip=0.0, whole=0.0, 
 DEMOS = (f"demos.tasks={both('train', '0', 0.7)}", "demos.count=1200", HABITS, "demos.habits.one_by_one=1.0")
 # A hard task passes where three functions do: after two epochs hardly any would, and a penalty had nothing to spare.
 EFFORT = tuned("effort", *DEMOS, *ROOM, "sft.epochs=6", minutes=9)
-STEPS = 80
+STEPS = 60
 # Penalties of the same size on an easy task (about 0.25 of effort, as the reward weighs it): there linear and
-# non-linear cost alike, 0.2 of the 1 that a pass is worth. On a hard one of 0.75 the first costs 0.6, more than its
-# pass rate is worth, and the second 0.34.
+# non-linear cost alike, 0.3 of the 1 that a pass is worth. On a hard one of 0.75 the first costs 0.9, more than its
+# pass rate is worth, and the second 0.5.
 PARTS = {
     "none": "",
-    "linear": ", {use='effort', weight=0.8, k=1.0, q=0.0}",
-    "non-linear": ", {use='effort', weight=1.6, k=10.0, q=1.0}",
+    "linear": ", {use='effort', weight=1.2, k=1.0, q=0.0}",
+    "non-linear": ", {use='effort', weight=2.4, k=10.0, q=1.0}",
 }
 
 

@@ -17,7 +17,7 @@ from etude.bench.studies.nano import benched, reinforced, tuned
 from etude.bench.studies.study import Arm, Figure, Results, Study, Verdict
 
 BAR = 0.1  # pass rate after RL
-STEPS = 150
+STEPS = 100
 MOST_SECONDS = 200  # of fine-tuning: about what the steps take
 # Families of level 1 that the demonstrations leave out, and those that they have.
 LEFT_OUT = ("clamp", "multiples", "lookup", "recent", "initials", "pad")
@@ -28,7 +28,7 @@ SHOWN = (
 )
 BASE = tuned("nanoshown", f"demos.tasks.families={SHOWN}", "sft.epochs=4", minutes=4)
 ON_HIDDEN = (f"bench.tasks.families={HIDDEN}", "bench.count=90")
-TRIES = 32  # rollouts of a task before RL: where none of so many passes, there is next to nothing to learn from
+TRIES = 16  # rollouts of a task before RL: where none of so many passes, there is next to nothing to learn from
 
 PARTIAL = "reward.parts=[{use='tests', partial=0.3}, {use='ending', weight=0.2}]"
 # Half of the tasks are of families that demonstrations show: their groups have a signal from the first step on.
@@ -58,7 +58,7 @@ def arms() -> dict[str, Arm]:
     more = ("sft", "nano", *start, f"sft.seconds={MOST_SECONDS}", "sft.epochs=200", "--run", "{run}")
     after = (more, benched(*ON_HIDDEN, "bench.samples=4"))
     return (
-        {"before": Arm("fine-tuned on the other families", (before,), (BASE,), minutes=2)}
+        {"before": Arm("fine-tuned on the other families", (before,), (BASE,), minutes=1.5)}
         | {name: learnt(*way) for name, way in WAYS.items()}
         | {"sft": Arm("more fine-tuning on the others", after, (BASE,), compared=False, seeds=1)}
     )
@@ -118,5 +118,5 @@ STUDY = Study(
     columns={"held-out": "pass_rate", f"best of 4 (before: {TRIES})": "best", "signal, first": "signal_first"}
     | {"signal, last": "signal_last"},
     seeds=2,
-    minutes=4.5,
+    minutes=4.3,
 )

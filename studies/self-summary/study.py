@@ -101,10 +101,10 @@ STUDY = Study(
     "prompted, both intervals above 0.",
     arms={
         "cpu": {
-            name: Arm(about, (bench("{summary}/model", *keys),), (SUMMARY,), minutes=2)
+            name: Arm(about, (bench("{summary}/model", *keys),), (SUMMARY,), minutes=1.4)
             for name, (about, keys) in HOW.items()
         }
-        | {"trained": Arm("a small one, after RL with summaries", (RL, bench("{run}")), (SUMMARY,), minutes=4.3)}
+        | {"trained": Arm("a small one, after RL with summaries", (RL, bench("{run}")), (SUMMARY,), minutes=5.5)}
     },
     measure=measure,
     conclude=conclude,

@@ -387,7 +387,7 @@ def test_hidden_families_say_why_they_are_not_learnt() -> None:
         return conclude(results)
 
     assert verdict(10).verdict == "confirmed" and verdict(1).verdict == "not confirmed"
-    assert "25.0% of tasks in 32 tries" in verdict(0).sentence and "failures 0% in the first" in verdict(0).sentence
+    assert "25.0% of tasks in 16 tries" in verdict(0).sentence and "failures 0% in the first" in verdict(0).sentence
 
 
 def test_pretraining_is_judged_by_ranks_and_by_the_largest_amount() -> None:
