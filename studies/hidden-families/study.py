@@ -26,7 +26,7 @@ SHOWN = (
     "['percent', 'crates', 'line', 'fallback', 'ring', 'column', 'worth', 'remap', 'best', 'keep', 'each', 'rotate', "
     "'slices', 'order', 'slug', 'caption', 'trim', 'letters', 'shorten', 'parts', 'clock']"
 )
-BASE = tuned("nanoshown", f"demos.tasks.families={SHOWN}", "sft.epochs=4", minutes=4)
+BASE = tuned("nanoshown", f"demos.tasks.families={SHOWN}", "sft.epochs=10", minutes=8)
 ON_HIDDEN = (f"bench.tasks.families={HIDDEN}", "bench.count=90")
 TRIES = 16  # rollouts of a task before RL: where none of so many passes, there is next to nothing to learn from
 

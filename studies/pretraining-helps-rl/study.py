@@ -26,9 +26,9 @@ BAR = -0.5  # rank correlation
 def tuned_after(name: str, steps: int) -> Base:
     """Continued pretraining, then the same fine-tuning."""
     more = ("pretrain.model={little}/model", f"pretrain.steps={steps}", f"pretrain.eval_every={steps}")
-    same = ("pretrain.eval_tokens=32768", "demos.count=1000")
+    same = ("pretrain.eval_tokens=32768", "demos.count=1000", "sft.epochs=4")
     words = ("sft", "nano", "run.seed={seed}", *more, *same, "--run", "{run}")
-    return Base(f"amount-{name}", (words,), needs=(LITTLE,), minutes=2.5 + steps / 200)
+    return Base(f"amount-{name}", (words,), needs=(LITTLE,), minutes=4 + steps / 200)
 
 
 def arm(name: str, steps: int) -> Arm:

@@ -20,9 +20,9 @@ LONG = 1500  # tokens that hold any rollout; the recipe's context is less than h
 # The fine-tuned agent of `nano` knows the tools; what is new here is to follow a trail and to sum up.
 SUMMARY = Base(
     "summary",
-    (("sft", "nano-summary", "sft.model={nano}/model", "run.seed={seed}", "--run", "{run}"),),
+    (("sft", "nano-summary", "sft.model={nano}/model", "sft.epochs=4", "run.seed={seed}", "--run", "{run}"),),
     needs=(NANO,),
-    minutes=5,
+    minutes=8,
 )
 # Our own long request would be longer than the context.
 REQUEST = (
