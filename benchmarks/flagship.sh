@@ -18,9 +18,7 @@ work=${FLAGSHIP_WORK:-runs/flagship}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 mkdir -p "$work" "$out"
 
-if ! python -c "import pydantic, tomli_w, psutil, yaml, pytest" 2>/dev/null; then
-    python -m pip install -q --no-index --find-links .wheels pydantic tomli-w psutil pyyaml pytest 2>&1 | tail -2
-fi
+bash benchmarks/install_wheels.sh
 words=()
 if [ -f "$ladder/packages.txt" ]; then
     held_out=$(awk '$2 == "held_out" { print $1 }' "$ladder/packages.txt" | paste -sd,)

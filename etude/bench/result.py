@@ -81,6 +81,8 @@ class Counts:
     tool_errors: dict[str, int] = field(default_factory=dict)  # by class
     tools: dict[str, dict[str, int]] = field(default_factory=dict)  # tool -> calls, and errors by class
     stops: dict[str, int] = field(default_factory=dict)
+    summaries: int = 0  # turns that summed up a full context
+    summary_tokens: int = 0  # their words, without thinking
 
     @property
     def format_errors(self) -> float:

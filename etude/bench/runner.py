@@ -223,11 +223,11 @@ async def bench_policy(
             if on_progress is not None:
                 on_progress(len(kept) + len(spoiled), total)
     rows: list[TaskRow] = []
-    rollouts: dict[TaskSet, list[Trajectory]] = {}
+    rollouts: dict[TaskSet, list[_Kept]] = {}
     for place, (which, task) in enumerate(tasks):
         mine = [kept.get(place * settings.samples + sample) for sample in range(settings.samples)]
         rows.append(_row(which, task, mine))
-        rollouts.setdefault(which, []).extend(one.trajectory for one in mine if one is not None)
+        rollouts.setdefault(which, []).extend(one for one in mine if one is not None)
     return BenchResult(
         model=name,
         samples=settings.samples,
@@ -236,7 +236,7 @@ async def bench_policy(
         backend=next((one.backend for one in kept.values()), ""),
         seconds=time.monotonic() - began,
         tasks=rows,
-        counts={which: count(trajectories) for which, trajectories in rollouts.items()},
+        counts={which: _count(some) for which, some in rollouts.items()},
         void=len(spoiled),
         retried=len(retried),
         void_causes=dict(Counter(void.cause for void in (*spoiled, *retried))),
@@ -272,6 +272,7 @@ class _Kept:
     backend: str
     tokens: int
     verdict: str = ""  # of the audit, where this task is audited
+    summary_tokens: int = 0
 
 
 def _keep(scored: Scored) -> _Kept:
@@ -281,7 +282,12 @@ def _keep(scored: Scored) -> _Kept:
     tokens = trajectory.sampled_tokens if effort.exact else estimate
     text = dataclasses.replace(trajectory, segments=[])
     verdict = scored.ruling.verdict if scored.ruling is not None else ""
-    return _Kept(text, scored.passed, grade.reason, grade.backend, tokens, verdict)
+    return _Kept(text, scored.passed, grade.reason, grade.backend, tokens, verdict, effort.summary_tokens)
+
+
+def _count(rollouts: Sequence[_Kept]) -> Counts:
+    found = count([one.trajectory for one in rollouts])
+    return dataclasses.replace(found, summary_tokens=sum(one.summary_tokens for one in rollouts))
 
 
 def _row(which: TaskSet, task: Task, rollouts: Sequence[_Kept | None]) -> TaskRow:
@@ -345,4 +351,5 @@ def count(trajectories: Sequence[Trajectory]) -> Counts:
             for tool, counts in sorted(metrics.tools.items())
         },
         stops=dict(sorted(metrics.stops.items())),
+        summaries=metrics.summaries,
     )

@@ -80,6 +80,7 @@ def study_run(
     bases_only: Annotated[
         bool, typer.Option("--bases-only", help="Only make the models that the arms start from.")
     ] = False,
+    only_base: Annotated[str, typer.Option("--base", help="Only make this model, with --arm and --seed.")] = "",
     root: Root = FOLDER,
     json: Json = False,
 ) -> None:
@@ -88,7 +89,7 @@ def study_run(
     def work() -> dict[str, Any]:
         from dataclasses import replace
 
-        from etude.bench.studies.bases import Places, make_base
+        from etude.bench.studies.bases import Places, make_base, with_needs
         from etude.bench.studies.page import write_page
         from etude.bench.studies.run_arms import run_arms, run_command
         from etude.bench.studies.study import open_study
@@ -97,10 +98,18 @@ def study_run(
         study, cpu = open_study(name, root), _size(size)
         if arm and arm not in study.arms(cpu):
             raise EtudeError(f"{name} has no arm {arm!r}; it has {', '.join(study.arms(cpu))}")
-        if changes and results is None and not bases_only:
+        if changes and results is None and not bases_only and not only_base:
             raise EtudeError("--set tries a study at another size: give --results DIR too, so that none is mixed up")
         if results is not None:
             study = replace(study, results_in=results / study.name)
+        if only_base:
+            named = {each.name: each for each in with_needs(study.arms(cpu)[arm].bases)} if arm and seed >= 0 else {}
+            if only_base not in named:
+                raise EtudeError(
+                    f"no base {only_base!r}; with --arm and --seed given: {', '.join(named) or 'give both'}"
+                )
+            make_base(named[only_base], Places(runs, seed, study.path), run_command, changes or ())
+            return {"bases": True, "ran": []}
         wanted = [(a, s) for a, s in study.missing(cpu) if arm in ("", a) and seed in (-1, s)]
         if bases_only:
             for a, s in wanted:

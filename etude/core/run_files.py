@@ -163,8 +163,16 @@ def check_recipe(
     `may_change` has the keys that a stage takes up anew when it is continued; a finished one does not.
     """
     # Nothing depends on the recipe before a stage has begun.
-    before = with_defaults(read_recipe(path), as_toml(defaults or {})) if facts["stages"] else {}
-    changes = changed_keys(before, as_toml(recipe)) if facts["stages"] else {}
+    if not facts["stages"]:
+        return
+    recorded, now = read_recipe(path), as_toml(recipe)
+    # Of a component the recipe may name another than the default does: the default's keys are none that it lacks.
+    differ = [f"{key}." for key in changed_keys(recorded, now)]
+    changes = {
+        key: change
+        for key, change in changed_keys(with_defaults(recorded, as_toml(defaults or {})), now).items()
+        if any(f"{key}.".startswith(each) for each in differ)
+    }
     free = {
         stage: () if "finished" in entry else (may_change or {}).get(stage, ())
         for stage, entry in facts["stages"].items()

@@ -1,4 +1,4 @@
-"""RL against SFT for the same seconds on the same demonstrations; and families that no demonstration shows.
+"""RL against SFT for the same seconds on the same demonstrations.
 
 Where both start matters. After the two epochs of recipe `nano` fine-tuning has not had what the demonstrations hold: it
 still gains almost 30 points in these seconds, and reinforcement learning is slower. So the verdict is of a start after
@@ -18,18 +18,10 @@ from etude.bench.studies.study import Arm, Base, Figure, Results, Study, Verdict
 
 SECONDS = 240
 MOST_EPOCHS = 200  # more than any machine does in that time
-# Families of level 1 that the last arms' demonstrations leave out, and those that they have.
-HIDDEN = "['clamp', 'multiples', 'lookup', 'recent', 'initials', 'pad']"
-SHOWN = (
-    "['percent', 'crates', 'line', 'fallback', 'ring', 'column', 'worth', 'remap', 'best', 'keep', 'each', 'rotate', "
-    "'slices', 'order', 'slug', 'caption', 'trim', 'letters', 'shorten', 'parts', 'clock']"
-)
 LONG = tuned("nanolong", "sft.epochs=10", minutes=8)
 FEW = tuned("nano300", "demos.count=300", "sft.epochs=10")  # as many steps as 1,500 demonstrations twice
 MANY = tuned("nano6000", "demos.count=6000", "sft.epochs=1", minutes=6)
-HALF = tuned("nanoshown", f"demos.tasks.families={SHOWN}")
-BENCH = ("bench.count=100", "bench.samples=4", "bench.unseen_count=25")
-ON_HIDDEN = (f"bench.tasks.families={HIDDEN}", "bench.count=60", "bench.samples=4")
+BENCH = ("bench.count=200", "bench.samples=4", "bench.unseen_count=25")
 
 
 def more_sft(base: Base) -> Words:
@@ -50,27 +42,8 @@ def pair(base: Base, end: str, start: str, **how: Any) -> dict[str, Arm]:
     }
 
 
-def hidden_arms() -> dict[str, Arm]:
-    on, how = (f"rl.tasks.families={HIDDEN}",), {"compared": False, "seeds": 2}
-    softer = ("reward.parts=[{use='tests', partial=0.3}, {use='ending', weight=0.2}]", "rl.temperature=1.2")
-    before = (benched(*ON_HIDDEN, model="{nanoshown}/model"),)
-    return {
-        "hidden-before": Arm("families that no demonstration shows, before", before, (HALF,), minutes=1, **how),
-        "hidden-rl": Arm("the same after RL on them", (rl(HALF, *on), benched(*ON_HIDDEN)), (HALF,), **how),
-        "hidden-soft": Arm(
-            "the same, temperature 1.2, credit for tests passed",
-            (rl(HALF, *on, *softer), benched(*ON_HIDDEN)),
-            (HALF,),
-            **how,
-        ),
-        "hidden-sft": Arm("the same after SFT on the others", (more_sft(HALF), benched(*ON_HIDDEN)), (HALF,), **how),
-    }
-
-
 def measure(run: Path) -> dict[str, Any]:
     found = bench_values(run) | bench_values(run, "unseen", "unseen_")
-    if not run.exists():  # a benchmark of the base alone
-        return found | {"train_seconds": 0.0, "steps": 0}
     stages = read_run(run).facts["stages"]
     facts = (stages.get("rl") or stages["sft"])["facts"]
     return found | {"train_seconds": round(facts["seconds"], 1), "steps": facts["steps"]}
@@ -90,10 +63,6 @@ def conclude(results: Results) -> Verdict:
             said += f"; {start}: {points(some)}"
     unseen = mean_of(results["rl-long"], "unseen_pass_rate")
     said += f". Families unseen in text and demonstrations: {unseen:.1%} after RL"
-    shown = {arm: mean_of(results[arm], "pass_rate") for arm in hidden_arms() if results[arm]}
-    if shown:
-        told = ", ".join(f"{arm.removeprefix('hidden-')} {rate:.1%}" for arm, rate in shown.items())
-        said += f"; families that no demonstration shows: {told}"
     return Verdict("confirmed" if late is not None and late.low > 0 else "not confirmed", f"{said}.")
 
 
@@ -116,7 +85,6 @@ STUDY = Study(
         | pair(NANO, "", "two epochs of 1,500", compared=False)
         | pair(FEW, "-300", "ten epochs of 300", compared=False, seeds=2)
         | pair(MANY, "-6000", "one epoch of 6,000", compared=False, seeds=2)
-        | hidden_arms()
     },
     measure=measure,
     conclude=conclude,

@@ -20,9 +20,9 @@ LONG = 1500  # tokens that hold any rollout; the recipe's context is less than h
 # The fine-tuned agent of `nano` knows the tools; what is new here is to follow a trail and to sum up.
 SUMMARY = Base(
     "summary",
-    (("sft", "nano-summary", "sft.model={nano}/model", "run.seed={seed}", "--run", "{run}"),),
+    (("sft", "nano-summary", "sft.model={nano}/model", "sft.epochs=4", "run.seed={seed}", "--run", "{run}"),),
     needs=(NANO,),
-    minutes=5,
+    minutes=8,
 )
 # Our own long request would be longer than the context.
 REQUEST = (
@@ -65,12 +65,18 @@ def conclude(results: Results) -> Verdict:
         )
     near, solvable = paired_by_task(long, results["demonstrated"]), paired_by_task(none, trained)
     prompted = paired_by_task(results["prompted"], trained)
-    tokens = mean_of(trained, "tokens") / mean_of(results["prompted"], "tokens")
-    assert near is not None and solvable is not None and prompted is not None  # the same tasks in all arms
+    gained = paired_by_task(results["demonstrated"], trained)
+    written = ", ".join(
+        f"{arm} {mean_of(some, 'summary_tokens'):.0f}"
+        for arm, some in results.items()
+        if some and all("summary_tokens" in each.values for each in some)
+    )
+    assert near and solvable and prompted and gained  # the same tasks in all arms
     said = (
         f"{said}. Demonstrated against a long context, the same checkpoint, {points(near)} (bar -15). Trained against "
-        f"none {points(solvable)}, against prompted {points(prompted)} with {tokens:.2f} of the tokens ({len(long)} "
-        "seeds). A model of this size was never shown the long request, so its arm says little about prompting."
+        f"none {points(solvable)}, against prompted {points(prompted)}, against demonstrated {points(gained)} "
+        f"({len(long)} seeds). Tokens of a summary: {written or 'not counted'}. A model of this size was never shown "
+        "the long request, so its arm says little about prompting."
     )
     shown = near.mean >= -NEAR and rates["none"] <= NONE and solvable.low > 0 and prompted.low > 0
     return Verdict("confirmed" if shown else "not confirmed", said)
@@ -95,14 +101,15 @@ STUDY = Study(
     "prompted, both intervals above 0.",
     arms={
         "cpu": {
-            name: Arm(about, (bench("{summary}/model", *keys),), (SUMMARY,), minutes=2)
+            name: Arm(about, (bench("{summary}/model", *keys),), (SUMMARY,), minutes=1.4)
             for name, (about, keys) in HOW.items()
         }
-        | {"trained": Arm("a small one, after RL with summaries", (RL, bench("{run}")), (SUMMARY,), minutes=4.3)}
+        | {"trained": Arm("a small one, after RL with summaries", (RL, bench("{run}")), (SUMMARY,), minutes=5.5)}
     },
     measure=measure,
     conclude=conclude,
     figures=figures,
-    columns={"pass rate": "pass_rate", "best of 2": "best", "tokens": "tokens"},
+    columns={"pass rate": "pass_rate", "best of 2": "best", "tokens": "tokens"}
+    | {"summaries": "summaries", "tokens of one": "summary_tokens"},
     minutes=2,
 )

@@ -16,9 +16,10 @@ from etude.bench.result import BenchResult, compare, load_result, save_result
 from etude.bench.runner import bench_policy, bench_tasks, run_bench
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Call, Sample
-from etude.core.settings import BenchSettings, RewardSettings
+from etude.core.policy import Assistant, Call, Sample, User
+from etude.core.settings import AgentLimits, BenchSettings, HarnessSettings, RewardSettings, SummarySettings
 from etude.forge.katas.task_source import write_katas
+from etude.harness.summary import REQUEST
 from etude.harness.text_turns import write_turn
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
@@ -119,6 +120,20 @@ def test_unreadable_turns_and_wrong_calls_are_counted_by_class(grounds: Grounds)
     assert counts.tool_errors == {"InvalidArguments": 2, "UnexpectedEnvironment": 2}
     assert counts.stops == {"final": 2}
     assert "unseen" not in result.counts
+
+
+def test_summaries_and_their_tokens_are_counted(grounds: Grounds) -> None:
+    class Reader:
+        async def sample(self, context: Any, sampling: Any) -> Sample:
+            if context.messages[-1] == User(REQUEST):
+                return Sample("nothing yet.", "stop")
+            return Sample(write_turn(Assistant(calls=(Call("read", {"path": "nowhere.py"}),))), "stop")
+
+    limits = AgentLimits(turns=30, context_tokens=900, rollout_tokens=2400)
+    setup = build_setup(HarnessSettings(limits=limits, summary=SummarySettings(max_tokens=40)))
+    settings = dataclasses.replace(SMALL, count=1, unseen_count=0)
+    counts = grounds.bench("reader", settings, policy=Reader(), script=None, setup=setup).counts["held_out"]
+    assert counts.summaries >= 2 and counts.summary_tokens == counts.summaries * (len("nothing yet.") // 4)
 
 
 def test_a_policy_that_is_gone_ends_the_benchmark_with_its_words(grounds: Grounds) -> None:

@@ -96,6 +96,21 @@ def test_keys_that_no_begun_stage_has_read_may_change(tmp_path: Path):
     check_recipe(tmp_path, read_facts(tmp_path), {**changed(steps=50), "run": {"keep_checkpoints": 5, "seed": 0}})
 
 
+def test_a_component_that_lacks_a_key_of_the_default_one_is_no_change(tmp_path: Path):
+    """Tasks of a mixture have no `split`, katas, the default, have one: such a run could never be continued."""
+    defaults = {"rl": {"tasks": {"use": "katas", "split": "train"}, "steps": 60, "later": {"on": False}}}
+    recipe = {"rl": {"tasks": {"use": "mixture", "seed": 0}, "steps": 60}}
+    with Run.open(tmp_path, recipe) as run:
+        save(run, 1)
+    facts = read_facts(tmp_path)
+    check_recipe(tmp_path, facts, recipe, defaults)
+    check_recipe(tmp_path, facts, {"rl": {**recipe["rl"], "later": {"on": False}}}, defaults)
+    with pytest.raises(EtudeError, match=r"rl\.later\.on \(false -> true\)"):
+        check_recipe(tmp_path, facts, {"rl": {**recipe["rl"], "later": {"on": True}}}, defaults)
+    with pytest.raises(EtudeError, match=r'rl\.tasks\.split \("train" -> "unseen"\)'):
+        check_recipe(tmp_path, facts, {"rl": {"tasks": {"use": "mixture", "seed": 0, "split": "unseen"}}}, defaults)
+
+
 def test_changed_keys_are_dotted_and_both_sided():
     old, new = {"a": {"b": 1, "c": [1]}, "d": 2}, {"a": {"b": 1, "c": [1, 2]}, "e": 3}
     assert changed_keys(old, new) == {"a.c": ([1], [1, 2]), "d": (2, None), "e": (None, 3)}

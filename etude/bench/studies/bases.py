@@ -1,7 +1,8 @@
 """Models that arms start from: each made once for a seed, in a folder small enough to carry, and shared by studies.
 
 The folder `base-NAME-SEED` has `model/` (without the optimiser's state), the run's `demos.jsonl` where it made some,
-and `base.json`, which says how. Two commands that need the same one wait for each other.
+and `base.json`, which says how, and what its stages logged last. Two commands that need the same one wait for each
+other.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from etude.bench.run_results import is_number
 from etude.bench.studies.study import Base, Words, fill
 from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
-from etude.core.run_files import checkpoints_in
+from etude.core.run_files import checkpoints_in, read_metrics
 
 FACTS = "base.json"  # written last: a folder with it is whole
 NOT_CARRIED = ("optimiser.safetensors", "learner.json", "checkpoint.json")  # the last lists the others
@@ -68,6 +71,14 @@ def missing_bases(bases: Sequence[Base], places: Places, changes: Sequence[str] 
     return found
 
 
+def with_needs(bases: Sequence[Base]) -> list[Base]:
+    """They and all that they start from, each once."""
+    found: list[Base] = []
+    for base in bases:
+        found += [each for each in (*with_needs(base.needs), base) if each not in found]
+    return found
+
+
 def make_base(base: Base, places: Places, execute: Callable[[Sequence[str]], int], changes: Sequence[str] = ()) -> Path:
     """Makes the base unless it is there, with settings changed to try it smaller; its folder."""
     target = places.base(base)
@@ -87,11 +98,21 @@ def make_base(base: Base, places: Places, execute: Callable[[Sequence[str]], int
         shutil.copytree(saved[-1], target / "model", ignore=shutil.ignore_patterns(*NOT_CARRIED))
         if (run / DEMOS).is_file():
             shutil.copy2(run / DEMOS, target / DEMOS)
-        facts = {"seconds": round(time.monotonic() - began, 1), "date": time.strftime("%Y-%m-%d")}
+        facts: dict[str, Any] = {"seconds": round(time.monotonic() - began, 1), "date": time.strftime("%Y-%m-%d")}
+        facts["ends"] = _ends(run)
         made = {"commands": _plain(base, places), "changes": list(changes)}
         write_whole(target / FACTS, json.dumps(facts | made, indent=1) + "\n")
         shutil.rmtree(run, ignore_errors=True)
     return target
+
+
+def _ends(run: Path) -> dict[str, dict[str, float]]:
+    """What each stage of the run logged last, by name: the run is thrown away, and its losses with it."""
+    found: dict[str, dict[str, float]] = {}
+    for row in read_metrics(run):
+        numbers = {name: value for name, value in row.items() if is_number(value)}
+        found.setdefault(row["stage"], {}).update(numbers)
+    return found
 
 
 def run_commands(

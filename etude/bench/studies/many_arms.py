@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etude.bench.studies.bases import Places, is_made, missing_bases
+from etude.bench.studies.bases import OF_MACHINE, Places, is_made, missing_bases
 from etude.bench.studies.study import ArmResult, Base, Size, StudyFolder, write_result
 from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
@@ -46,17 +46,17 @@ class Job:
     def bases(self) -> tuple[Base, ...]:
         return self.study.arms(self.size)[self.arm].bases
 
-    def words(self, runs: Path, results: Path, bases_only: bool = False) -> list[str]:
+    def words(self, runs: Path, results: Path, base: str = "") -> list[str]:
         chosen = [self.study.name, "--arm", self.arm, "--seed", str(self.seed), "--size", self.size]
         place = ["--runs", str(runs), "--studies", str(self.study.path.parent)]
-        end = ["--bases-only"] if bases_only else ["--results", str(results), "--json"]
+        end = ["--base", base] if base else ["--results", str(results), "--json"]
         return ["study", "run", *chosen, *place, *end]
 
 
 @dataclass
 class _Running:
     process: subprocess.Popen[bytes]
-    slot: int
+    slot: int  # -1: a base that has no slot of an arm
     began: float
     job: Job | None = None  # None: a base
     base: str = ""
@@ -72,6 +72,20 @@ class Summary:
     left: list[str] = field(default_factory=list)  # never begun
 
 
+@dataclass(frozen=True)
+class Bases:
+    """How models that arms start from are made."""
+
+    at_once: int = 0  # beside the arms, on all cores; 0: in the place of an arm, on its cores
+    changes: Sequence[str] = ()  # settings of the machine, such as run.device=cuda
+    slower: float = 1.0  # as of run_many; a GPU makes them several times as fast
+
+    def __post_init__(self) -> None:
+        for change in self.changes:
+            if not change.startswith(OF_MACHINE):
+                raise EtudeError(f"{change} would make another base; set only {', '.join(OF_MACHINE)}")
+
+
 def run_many(
     jobs: Sequence[Job],
     runs: Path,
@@ -82,98 +96,147 @@ def run_many(
     grace: float = 60.0,
     slower: float = 1.0,
     changes: Sequence[str] = (),
+    bases: Bases | None = None,
     say: Callable[[str], None] = print,
 ) -> Summary:
     """Runs the jobs in their order, `slots` at a time, for so many `seconds`; `slower` multiplies their minutes."""
-    deadline, summary = time.monotonic() + seconds, Summary()
     waiting = [job for job in jobs if not _result(results, job).is_file()]
-    free, running = list(range(slots)), list[_Running]()
-    broken: set[str] = set()  # bases that could not be made
     (results / LOGS).mkdir(parents=True, exist_ok=True)
     runs.mkdir(parents=True, exist_ok=True)
+    deadline, bases = time.monotonic() + seconds, bases or Bases(slower=slower)
+    many = _Many(waiting, runs, results, list(range(slots)), deadline, slower, tuple(changes), bases, say)
     try:
-        while waiting or running:
-            for each in [each for each in running if each.process.poll() is not None]:
-                running.remove(each)
-                free.append(each.slot)
-                _ended(each, results, summary, broken, say)
+        while many.waiting or many.running:
+            many.hear()
             if time.monotonic() > deadline + grace:
                 break
-            _begin(waiting, running, free, broken, deadline, slower, runs, results, changes, summary, say)
-            if not running:  # nothing fits any more
+            many.begin()
+            if not many.running:  # nothing fits any more
                 break
             time.sleep(PAUSE)
     finally:  # Ctrl-C, too: sessions of their own hear of nothing
-        _end(running, summary, say)
-    summary.left = [job.name for job in waiting]
-    say(f"{len(summary.done)} done, {len(summary.failed)} failed, {len(summary.late)} late, {len(summary.left)} left")
-    return summary
+        many.end()
+    found = many.summary
+    found.left = [job.name for job in many.waiting]
+    say(f"{len(found.done)} done, {len(found.failed)} failed, {len(found.late)} late, {len(found.left)} left")
+    return found
 
 
-def _begin(
-    waiting: list[Job],
-    running: list[_Running],
-    free: list[int],
-    broken: set[str],
-    deadline: float,
-    slower: float,
-    runs: Path,
-    results: Path,
-    changes: Sequence[str],
-    summary: Summary,
-    say: Callable[[str], None],
-) -> None:
-    """Fills the free slots with what is ready: a job whose bases are there, or the base that one waits for."""
-    for job in list(waiting):
-        if not free:
+@dataclass
+class _Many:
+    """What waits and what runs."""
+
+    waiting: list[Job]
+    runs: Path
+    results: Path
+    free: list[int]  # slots
+    deadline: float
+    slower: float
+    changes: tuple[str, ...]
+    bases: Bases
+    say: Callable[[str], None]
+    running: list[_Running] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)  # bases that could not be made
+    summary: Summary = field(default_factory=Summary)
+
+    def begin(self) -> None:
+        """Begins what is ready: a job whose bases are there, or the base that one waits for."""
+        for job in list(self.waiting):
+            if not self.free and not self._base_slot():
+                return
+            places = Places(self.runs, job.seed, job.study.path)
+            wanted = missing_bases(job.bases, places, self.changes)
+            if bad := [base.name for base in wanted if str(places.base(base)) in self.broken]:
+                self.waiting.remove(job)
+                self.summary.failed.append(job.name)
+                self.say(f"{job.name}: left out, its base {bad[0]} could not be made")
+                continue
+            takes = self.slower * job.study.minutes(job.size, job.arm)
+            takes += self.bases.slower * sum(base.minutes for base in wanted)
+            if time.monotonic() + 60 * takes > self.deadline:
+                continue  # a shorter one may fit
+            if wanted:
+                self._begin_base(wanted, places, job)
+            elif self.free:
+                self.waiting.remove(job)
+                log = self.results / LOGS / f"{job.name}.log"
+                self._start(self.free.pop(0), job.words(self.runs, self.results), log, self.changes, job=job)
+                self.say(f"{job.name}: begun")
+
+    def _base_slot(self) -> bool:
+        """Whether a base may begin now."""
+        under_way = sum(each.job is None for each in self.running)
+        return under_way < self.bases.at_once if self.bases.at_once else bool(self.free)
+
+    def _begin_base(self, wanted: Sequence[Base], places: Places, job: Job) -> None:
+        first = next(base for base in wanted if all(is_made(need, places, self.changes) for need in base.needs))
+        target = places.base(first)
+        if not self._base_slot() or str(target) in {each.base for each in self.running}:
             return
-        places = Places(runs, job.seed, job.study.path)
-        wanted = missing_bases(job.bases, places, changes)
-        if bad := [base.name for base in wanted if str(places.base(base)) in broken]:
-            waiting.remove(job)
-            summary.failed.append(job.name)
-            say(f"{job.name}: left out, its base {bad[0]} could not be made")
-            continue
-        takes = job.study.minutes(job.size, job.arm) + sum(base.minutes for base in wanted)
-        if time.monotonic() + 60 * slower * takes > deadline:
-            continue  # a shorter one may fit
-        if not wanted:
-            waiting.remove(job)
-            _start(running, free, job.words(runs, results), results / LOGS / f"{job.name}.log", changes, job=job)
-            say(f"{job.name}: begun")
-            continue
-        first = next(base for base in wanted if all(is_made(need, places, changes) for need in base.needs))
-        target = str(places.base(first))
-        if target not in {each.base for each in running}:
-            log = results / LOGS / f"{places.base(first).name}.log"
-            _start(running, free, job.words(runs, results, bases_only=True), log, changes, base=target)
-            say(f"{places.base(first).name}: begun, for {job.name}")
+        slot = -1 if self.bases.at_once else self.free.pop(0)
+        words = job.words(self.runs, self.results, base=first.name)
+        log = self.results / LOGS / f"{target.name}.log"
+        self._start(slot, words, log, (*self.changes, *self.bases.changes), base=str(target))
+        self.say(f"{target.name}: begun, for {job.name}")
 
+    def _start(
+        self, slot: int, words: Sequence[str], log: Path, changes: Sequence[str], job: Job | None = None, base: str = ""
+    ) -> None:
+        given = [word for change in changes for word in ("--set", change)]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "etude", *words, *given],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        # Before the process has started a thread: what it starts later has the same cores, sandboxes too.
+        if slot >= 0 and (cores := _cores(slot)):
+            os.sched_setaffinity(process.pid, cores)
+        self.running.append(_Running(process, slot, time.monotonic(), job, base))
 
-def _start(
-    running: list[_Running],
-    free: list[int],
-    words: Sequence[str],
-    log: Path,
-    changes: Sequence[str],
-    job: Job | None = None,
-    base: str = "",
-) -> None:
-    slot = free.pop(0)
-    given = [word for change in changes for word in ("--set", change)]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "etude", *words, *given],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-    # Before the process has started a thread: what it starts later has the same cores, sandboxes too.
-    if cores := _cores(slot):
-        os.sched_setaffinity(process.pid, cores)
-    running.append(_Running(process, slot, time.monotonic(), job, base))
+    def hear(self) -> None:
+        """Of what has ended."""
+        for each in [each for each in self.running if each.process.poll() is not None]:
+            self.running.remove(each)
+            if each.slot >= 0:
+                self.free.append(each.slot)
+            self._ended(each)
+
+    def _ended(self, each: _Running) -> None:
+        minutes = (time.monotonic() - each.began) / 60
+        if each.job is None:
+            if each.process.returncode:
+                self.broken.add(each.base)
+            self.say(
+                f"{Path(each.base).name}: {'failed' if each.process.returncode else 'made'} in {minutes:.1f} minutes"
+            )
+            if each.process.returncode:
+                self.say(_tail(self.results / LOGS / f"{Path(each.base).name}.log"))
+            return
+        good = each.process.returncode == 0 and _result(self.results, each.job).is_file()
+        (self.summary.done if good else self.summary.failed).append(each.job.name)
+        self.say(f"{each.job.name}: {'done' if good else 'failed'} in {minutes:.1f} minutes")
+        if good:
+            collect(self.results)
+        else:
+            self.say(_tail(self.results / LOGS / f"{each.job.name}.log"))
+
+    def end(self) -> None:
+        """Ends what is still under way, with everything that it started: its session is its own."""
+        for each in self.running:
+            os.killpg(each.process.pid, signal.SIGTERM)
+        for each in self.running:
+            try:
+                each.process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(each.process.pid, signal.SIGKILL)
+                each.process.wait(20)
+            name = each.job.name if each.job else Path(each.base).name
+            self.summary.late.append(name)
+            self.say(f"{name}: ended at the deadline; its run stays and goes on with the next command")
 
 
 def _cores(slot: int) -> set[int]:
@@ -182,39 +245,6 @@ def _cores(slot: int) -> set[int]:
         return set()
     mine = sorted(os.sched_getaffinity(0))
     return set(mine[CORES * slot : CORES * (slot + 1)]) if len(mine) >= CORES * (slot + 1) else set()
-
-
-def _ended(each: _Running, results: Path, summary: Summary, broken: set[str], say: Callable[[str], None]) -> None:
-    minutes = (time.monotonic() - each.began) / 60
-    if each.job is None:
-        if each.process.returncode:
-            broken.add(each.base)
-        say(f"{Path(each.base).name}: {'failed' if each.process.returncode else 'made'} in {minutes:.1f} minutes")
-        if each.process.returncode:
-            say(_tail(results / LOGS / f"{Path(each.base).name}.log"))
-        return
-    good = each.process.returncode == 0 and _result(results, each.job).is_file()
-    (summary.done if good else summary.failed).append(each.job.name)
-    say(f"{each.job.name}: {'done' if good else 'failed'} in {minutes:.1f} minutes")
-    if good:
-        collect(results)
-    else:
-        say(_tail(results / LOGS / f"{each.job.name}.log"))
-
-
-def _end(running: Sequence[_Running], summary: Summary, say: Callable[[str], None]) -> None:
-    """Ends what is still under way, with everything that it started: its session is its own."""
-    for each in running:
-        os.killpg(each.process.pid, signal.SIGTERM)
-    for each in running:
-        try:
-            each.process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(each.process.pid, signal.SIGKILL)
-            each.process.wait(20)
-        name = each.job.name if each.job else Path(each.base).name
-        summary.late.append(name)
-        say(f"{name}: ended at the deadline; its run stays and goes on with the next command")
 
 
 def _tail(log: Path) -> str:

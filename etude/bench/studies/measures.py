@@ -5,8 +5,9 @@ Values are small, since results are committed: of a benchmark the tasks' passes 
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from etude.bench.report.charts import Line
 from etude.bench.result import TaskSet, load_result, mean_tokens
 from etude.bench.run_data import RunData
 from etude.bench.stats import Interval, Tally, mean_interval, paired_gain
-from etude.bench.studies.study import ArmResult, Results
+from etude.bench.studies.bases import FACTS, Places
+from etude.bench.studies.study import ArmResult, Base, Results
 
 BENCH = "bench.json"  # beside an arm's run: {arm}/bench.json, where a command saved a benchmark
 
@@ -28,6 +30,10 @@ def bench_values(run: Path, which: TaskSet = "held_out", prefix: str = "") -> di
     best = result.pass_at(result.samples, which)
     found: dict[str, Any] = {"pass_rate": _mean(which, result.pass_at(1, which)), "tokens": mean_tokens(rows)}
     found |= {"best": best.mean if best is not None else None}
+    counts = result.counts[which]
+    if counts.summaries:
+        found |= {"summaries": counts.summaries / counts.rollouts}
+        found |= {"summary_tokens": counts.summary_tokens / counts.summaries}
     found |= {"tasks": {row.name: f"{row.tally.passed}/{row.tally.rollouts}" for row in rows}}
     return {f"{prefix}{name}": value for name, value in found.items()}
 
@@ -91,6 +97,27 @@ def last_third(run: RunData, name: str, stage: str = "rl") -> float:
     values = [float(row.get(name, 0.0)) for row in run.rows(stage)]
     late = values[-max(1, len(values) // 3) :]
     return sum(late) / len(late) if late else 0.0
+
+
+def base_ends(run: Path, name: str) -> dict[str, Any]:
+    """What the stages of a base logged last, by stage: of the one that this arm's run started from."""
+    seed = int(run.parent.name.rpartition("-")[2])
+    facts = json.loads((Places(run.parent.parent, seed).base(Base(name, ())) / FACTS).read_text())
+    found: dict[str, Any] = facts["ends"]
+    return found
+
+
+def mixed_groups(run: RunData, families: Collection[str] = (), every: int = 10) -> list[list[float]]:
+    """[step, share] of groups in which some rollouts passed and some did not: the others say nothing about passing.
+
+    Of each `every` steps together; only of tasks of these families, where some are named.
+    """
+    found: dict[int, list[bool]] = {}
+    for row in run.rows("rl.task"):
+        if not families or str(row["task"]).partition("-")[0] in families:
+            last = -(-int(row["step"]) // every) * every
+            found.setdefault(last, []).append(0 < row["passed"] < row["rollouts"])
+    return [[step, sum(some) / len(some)] for step, some in sorted(found.items())]
 
 
 def curve(run: RunData, name: str, every: int = 5, stage: str = "rl") -> list[list[float]]:

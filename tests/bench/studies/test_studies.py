@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,13 +11,21 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from etude.bench.run_data import read_run
 from etude.bench.studies import run_arms as running
-from etude.bench.studies.bases import Places, is_made, make_base, missing_bases
-from etude.bench.studies.many_arms import Job, collect, run_many, spread
-from etude.bench.studies.measures import mean_lines, paired_by_seed, paired_by_task, ratio_by_seed
+from etude.bench.studies.bases import Places, is_made, make_base, missing_bases, with_needs
+from etude.bench.studies.many_arms import Bases, Job, collect, run_many, spread
+from etude.bench.studies.measures import (
+    base_ends,
+    mean_lines,
+    mixed_groups,
+    paired_by_seed,
+    paired_by_task,
+    ratio_by_seed,
+)
 from etude.bench.studies.page import write_page
 from etude.bench.studies.run_arms import run_arms
-from etude.bench.studies.study import ArmResult, StudyFolder, open_study, study_names
+from etude.bench.studies.study import ArmResult, Base, StudyFolder, Verdict, open_study, study_names, write_result
 from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.run import Run
@@ -291,3 +300,107 @@ def test_fine_tuning_has_the_seconds_of_reinforcement_learning_by_the_clock_of_i
         with Run.open(tmp_path / stage, {"run": {"seed": 0}}) as run:
             run.finish(stage, steps=7, seconds=spent)
         assert study.study.measure(run.path) == {"train_seconds": spent, "steps": 7}
+
+
+def test_a_base_keeps_what_its_stages_logged_last(tmp_path: Path) -> None:
+    """The run of a base is thrown away: the loss that a study compares would be lost with it."""
+
+    def play(words: Sequence[str]) -> int:
+        with Run.open(Path(words[-1]), {"run": {"seed": 0}}) as run:
+            for step, loss in ((0, 3.0), (5, 2.0)):
+                run.log("pretrain", step, held_out_loss=loss)
+            with run.checkpoint("pretrain", 5):
+                pass
+            run.log("pretrain", 5, seconds=1.0)
+        return 0
+
+    base = Base("little", (("pretrain", "--run", "{run}"),), "pretrain")
+    make_base(base, Places(tmp_path, 3), play)
+    ends = base_ends(tmp_path / "study-cpu-arm-3" / "run", "little")
+    assert ends["pretrain"]["held_out_loss"] == 2.0 and ends["pretrain"]["seconds"] == 1.0
+
+
+def test_groups_with_passes_and_failures_are_counted_by_family(tmp_path: Path) -> None:
+    with Run.open(tmp_path / "run", {"run": {"seed": 0}}) as run:
+        for step, task, passed in ((1, "pad-train-0-000001", 2), (2, "line-train-0-000002", 8), (11, "pad-0-1", 0)):
+            run.log("rl.task", step, task=task, passed=passed, rollouts=8)
+    data = read_run(tmp_path / "run")
+    assert mixed_groups(data) == [[10, 0.5], [20, 0.0]] and mixed_groups(data, ("pad",)) == [[10, 1.0], [20, 0.0]]
+
+
+def test_bases_may_be_made_beside_the_arms_on_another_device(
+    own: tuple[StudyFolder, list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One arm at a time, bases in a place of their own, with settings of the machine and no others."""
+    study, _ = own
+    begun: list[tuple[str, bool]] = []
+
+    class Done:
+        returncode, pid = 0, 0
+
+        def __init__(self, words: list[str], **_: object) -> None:
+            self.words = words
+            job = next(job for job in jobs if words[words.index("--arm") + 1] == job.arm)
+            name = words[words.index("--base") + 1] if "--base" in words else ""
+            begun.append((name or job.arm, "run.device=cuda" in words))
+            if name:
+                base = next(each for each in with_needs(job.bases) if each.name == name)
+                make_base(base, Places(tmp_path / "runs", job.seed), running.run_command)
+            else:
+                file = tmp_path / "out" / "better" / "results" / f"{job.arm}-{job.seed}.json"
+                write_result(file, ArmResult(job.arm, job.seed, 1.0, "", {}, [], {"score": 1.0}))
+
+        def poll(self) -> int:
+            return 0
+
+    jobs = [Job(study, "old", 0), Job(study, "new", 0)]
+    monkeypatch.setattr("etude.bench.studies.many_arms.subprocess.Popen", Done)
+    monkeypatch.setattr("etude.bench.studies.many_arms._cores", lambda _: set())
+    found = run_many(
+        jobs, tmp_path / "runs", tmp_path / "out", slots=1, seconds=3600.0, bases=Bases(2, ["run.device=cuda"])
+    )
+    assert found.done == ["better-old-0", "better-new-0"]
+    assert begun == [("root", True), ("tuned", True), ("old", False), ("new", False)]
+    with pytest.raises(EtudeError, match="would make another base"):
+        Bases(1, ["sft.epochs=1"])
+
+
+def test_one_base_is_made_by_its_name(own: tuple[StudyFolder, list[list[str]]], tmp_path: Path) -> None:
+    words = ["study", "run", "better", "--runs", str(tmp_path / "runs"), "--studies", str(tmp_path / "studies")]
+    found = CliRunner().invoke(app, [*words, "--arm", "old", "--seed", "1", "--base", "root"])
+    assert found.exit_code == 0, found.output
+    assert sorted(path.name for path in (tmp_path / "runs").glob("base-*") if path.is_dir()) == ["base-root"]
+    refused = CliRunner().invoke(app, [*words, "--arm", "old", "--seed", "1", "--base", "other"])
+    assert refused.exit_code != 0 and "root, tuned" in refused.output
+
+
+def test_hidden_families_say_why_they_are_not_learnt() -> None:
+    conclude = open_study("hidden-families", Path(__file__).parents[3] / "studies").study.conclude
+
+    def verdict(after: int) -> Verdict:
+        results = {arm: list[ArmResult]() for arm in ("before", "rl", "soft", "near", "sft")}
+        for arm, passed in (("before", 0), ("rl", after), ("soft", 0), ("near", 0)):
+            tasks = {str(number): f"{4 * (number < passed)}/4" for number in range(20)}
+            values = {"tasks": tasks, "pass_rate": passed / 20, "best": 0.25, "unseen_best": 0.0}
+            values |= {"signal_first": 0.0, "signal_last": 0.5}
+            results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
+        return conclude(results)
+
+    assert verdict(10).verdict == "confirmed" and verdict(1).verdict == "not confirmed"
+    assert "25.0% of tasks in 16 tries" in verdict(0).sentence and "failures 0% in the first" in verdict(0).sentence
+
+
+def test_pretraining_is_judged_by_ranks_and_by_the_largest_amount() -> None:
+    conclude = open_study("pretraining-helps-rl", Path(__file__).parents[3] / "studies").study.conclude
+
+    def verdict(rewards: tuple[float, float, float]) -> Verdict:
+        results = {}
+        for arm, loss, reward in zip(("small", "medium", "large"), (2.0, 1.5, 1.0), rewards, strict=True):
+            values = {"loss": loss, "reward": reward, "tasks": {"a": "1/2", "b": "0/2"}}
+            some = [values | {"loss": loss + seed / 100, "reward": reward + seed / 100} for seed in (0, 1, 2)]
+            results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], each) for seed, each in enumerate(some)]
+        return conclude(results)
+
+    assert verdict((0.1, 0.2, 0.3)).verdict == "confirmed" and verdict((0.3, 0.2, 0.1)).verdict == "not confirmed"
+    found = verdict((0.1, 0.2, 0.3)).sentence
+    assert "nats a doubling of the steps" in found and "reward is -0.80 (-0.96 to" in found
