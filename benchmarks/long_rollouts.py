@@ -158,7 +158,9 @@ def make_engine(dialect: Native, device: str, context: int) -> Engine:
     shape = ModelConfig(
         dialect.vocab_size, width, mlp, layers, heads, key_heads, head_dim, max_position_embeddings=context
     )
-    decoder = Decoder(shape, seed=0).to(device, torch.bfloat16 if device == "cuda" else torch.float32)
+    decoder = Decoder(shape, seed=0).to(device).requires_grad_(False)
+    for parameter in decoder.parameters() if device == "cuda" else ():
+        parameter.data = parameter.data.bfloat16()
     settings = EngineSettings(max_running=4, max_length=context, cache_tokens=4 * context)
     return Engine(decoder, settings, Version(0, 0))
 
