@@ -17,7 +17,7 @@ shift $(( $# < 3 ? $# : 3 ))
 work=${SIMULATOR_WORK:-runs/h200-simulator} room=${SIMULATOR_ROOM:-22}
 last=$(nproc)
 cores=${SIMULATOR_CORES:-$(( last > 4 ? last - 4 : 0 ))-$(( last - 1 ))}
-reserve=45  # seconds for the archive and the comparison
+reserve=60  # seconds for the archive and the comparison
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 rm -rf "$work"/{fit,few,small,two}
 mkdir -p "$work" "$out"
@@ -30,7 +30,8 @@ left() { echo $(( until - (SECONDS - began) )); }
 
 gpu=(run.device=cuda run.threads=2 run.compute.compile=false)
 common=("${gpu[@]}" engine.max_running=256 engine.cache_tokens=262144 engine.prefill_tokens=8192
-        engine.prefill_every=2 rl.micro_tokens=32768 rl.probe_mean=0.03 rl.probe_max=1.0)
+        engine.prefill_every=2 rl.micro_tokens=32768
+        rl.probe_mean=0.5 rl.probe_max=50 rl.probe_p99=10 rl.probe_k3=10)  # what is measured must not stop the run
 if [ -z "$model" ]; then
     timeout -k 5 $(( $(left) / 3 )) python -m etude sft nano "${gpu[@]}" pretrain.steps=600 \
         pretrain.save_every=600 demos.count=700 corpus.max_bytes=4000000 "$@" --run "$work/model" > "$work/model.log" 2>&1
@@ -58,16 +59,22 @@ train few cluster.rollout_workers=2 rl.concurrency=32 rl.staleness=1 rl.groups=4
 train two cluster.rollout_workers=3 cluster.engines=2 rl.concurrency=160 rl.staleness=3 rl.groups=12 "${words[@]}"
 train small cluster.rollout_workers=2 rl.concurrency=96 rl.staleness=4 rl.groups=8 rl.group=4 "${words[@]}"
 
-cd "$work" || exit 1
-kept=(*.log)
-for name in fit few two small; do
-    for part in metrics.jsonl run.json recipe.toml rl/journal.db rl/journal.db-wal rl/rollouts rl/trajectories; do
-        [ -e "$name/$part" ] && kept+=("$name/$part")
-    done
-done
 pack="xz -T4 -2" ending=xz
 command -v xz > /dev/null || pack=gzip ending=gz
-tar -c "${kept[@]}" | $pack > "$out/runs.tar.$ending"
+cd "$work" || exit 1
+for some in '?????[02468]' '?????[05]'; do  # groups by number: every second, or fewer where that is too large
+    kept=(*.log)
+    for name in fit few two small; do
+        for part in metrics.jsonl run.json recipe.toml rl/journal.db rl/journal.db-wal rl/rollouts; do
+            [ -e "$name/$part" ] && kept+=("$name/$part")
+        done
+        for rollout in "$name"/rl/trajectories/$some-*; do
+            [ -e "$rollout" ] && kept+=("$rollout")
+        done
+    done
+    printf '%s\n' "${kept[@]}" | tar -c -T - | $pack > "$out/runs.tar.$ending"
+    [ "$(stat -c %s "$out/runs.tar.$ending")" -gt 15000000 ] || break
+done
 cd - > /dev/null || exit 1
 du -k "$out"/runs.tar.*
 
