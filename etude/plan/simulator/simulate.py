@@ -133,7 +133,8 @@ class _Loop:
         self.clock = asyncio.get_running_loop()
         cores = SharedCores(times.cores, times.others, times.by_session) if times.cores else None
         self.processors: Processors = cores or OwnDevices()
-        self.sampling = learning = self.processors
+        self.sampling: Processors = self.processors
+        learning: Processors = self.processors
         if cores and times.devices:
             self.sampling = cores.device(times.engine.host)
             learning = cores.device(times.learner.host, slowed=False)
