@@ -104,7 +104,7 @@ def compare(run: Path, times: ServiceTimes) -> dict[str, Any]:
     recipe = recipes.load(str(run / "recipe.toml"), [])
     rows = [row for row in read_metrics(run) if row["stage"] == "rl"]
     if times.cores:
-        times = replace(times, others=others(rows, times.cores))
+        times = replace(times, others=others(rows, times.cores, times.devices))
     cluster = recipe.cluster
     forecasts = [
         simulate(

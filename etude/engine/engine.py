@@ -26,7 +26,7 @@ from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse
 from etude.engine.runner import Read, RowRunner, Runner
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.engine.speculate import SpeculatingRunner
-from etude.engine.step_costs import StepCosts
+from etude.engine.step_costs import StepCosts, ThreadClock, slept
 from etude.model.decoder import Decoder
 from etude.model.packed_forward import Packed
 
@@ -75,7 +75,7 @@ class Engine:
         self.cache = self.runner.cache
         self.pool = BlockPool(settings.cache_tokens // settings.block_tokens, settings.block_tokens)
         self.scheduler = Scheduler(settings, self.pool, self.cache)
-        self.counts, self.costs = Counts(), StepCosts()
+        self.counts, self.costs, self._clock = Counts(), StepCosts(), ThreadClock()
         self.paused = False
         self.pinned: Engine | None = None  # another version, kept for those who ask for it by name
         self._first = first  # number of the first request
@@ -186,25 +186,21 @@ class Engine:
         Where the runner allows, a step is launched before the one before it is read: whoever turns out to have
         finished there is computed once more, for nothing.
         """
-        began, steps = time.thread_time(), self.counts.steps
-        computed, sampled = self.counts.computed_tokens, self.counts.sampled_tokens
         if not self.paused:
+            self._clock.start()
             chunks = self.scheduler.plan(self.version)
             # None: a block is missing, and who gives one back is known only when the steps under way are read
             if chunks is None or (self._flights and not self.runner.overlaps(chunks)):
-                self._drain()
+                self._settle_all()
                 chunks = self.scheduler.plan(self.version)
             if chunks:
                 self._launch(chunks)
             # on a GPU one step stays under way: planning and booking then cost it no time (docs/rooms/engine.md)
             while len(self._flights) > (self.runner.depth if chunks else 0):
                 self._settle()
+            self._clock.stop()
         if self.pinned is not None and self.pinned.busy:
             self._done += self.pinned.step()
-        if self.counts.steps > steps:
-            rows = self.counts.sampled_tokens - sampled
-            prompts = max(0, self.counts.computed_tokens - computed - rows)
-            self.costs.add(time.thread_time() - began, rows, prompts)
         done, self._done = self._done, []
         return done
 
@@ -268,14 +264,21 @@ class Engine:
         self._flights.append(_Flight(chunks, ready, self.version, read))
 
     def _drain(self) -> None:
-        """Reads all steps that are under way; the next `step` returns who finished in them."""
+        """Between two steps: reads all that are under way; the next `step` returns who finished in them."""
+        self._clock.start()
+        self._settle_all()
+        self._clock.stop()
+
+    def _settle_all(self) -> None:
         while self._flights:
             self._settle()
 
     def _settle(self) -> None:
         """Books what the oldest step under way computed, and takes what it sampled."""
-        flight = self._flights.popleft()
+        flight, before = self._flights.popleft(), self.counts.sampled_tokens
+        began = time.perf_counter(), time.thread_time()
         sampled = flight.read()
+        waited = slept(began) if self.runner.depth else 0.0
         size = self.pool.block_tokens
         for chunk in flight.chunks:
             request, first = chunk.request, chunk.request.stored
@@ -314,6 +317,9 @@ class Engine:
             # attention multiplies what lies past a row's end by zero: NaN there would reach whoever sits there next
             self.cache.scrub([request.computed for request in self.scheduler.running])
         self._done += done
+        rows = self.counts.sampled_tokens - before
+        self.costs.add(self._clock.lap() + waited, rows, max(0, sum(chunk.count for chunk in flight.chunks) - rows))
+        self.costs.waited_seconds += waited
 
     def _retire(self, request: Request) -> None:
         del self._requests[request.number]

@@ -11,22 +11,33 @@ from collections.abc import Callable, Sequence
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sample, Sampling
 from etude.engine.engine import Engine
+from etude.engine.logit_rules import LogitRules
 from etude.engine.request import Request
 
 
 class InlinePolicy:
-    """A `Policy` and a `Scorer`. `decode` turns sampled ids into the sample's text; without it the text is empty."""
+    """A `Policy` and a `Scorer`. `decode` turns sampled ids into the sample's text; without it the text is empty.
 
-    def __init__(self, engine: Engine, decode: Callable[[Sequence[int]], str] | None = None) -> None:
+    `rules` says what bends the logits of an answer, if anything does.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        rules: Callable[[Context], LogitRules | None] | None = None,
+    ) -> None:
         self.engine = engine
         self.decode = decode
+        self.rules = rules
         self._waiting: dict[int, asyncio.Future[Request]] = {}
         self._driver: asyncio.Task[None] | None = None
 
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         if context.ids is None:
             raise EtudeError("the engine samples from token ids; render the context's messages first")
-        request = self.engine.submit(context.ids, sampling, context.routed)
+        rules = self.rules(context) if self.rules else None
+        request = self.engine.submit(context.ids, sampling, context.routed, rules=rules)
         done = self._waiting[request.number] = asyncio.get_running_loop().create_future()
         self.drive()
         try:

@@ -27,7 +27,7 @@ from etude.policies.placement import Placement
 LOOK = 0.2  # seconds between two tries to bring an engine to a version
 # Of an engine's own counts, and of its steps (engine/step_costs.py).
 WORK = (
-    *("steps", "computed_tokens", "sampled_tokens", "cached_tokens"),
+    *("steps", "computed_tokens", "sampled_tokens", "cached_tokens", "waited_seconds"),
     *("step_seconds", "seconds_rows", "seconds_prompts", "rows_rows", "rows_prompts", "prompts_prompts"),
 )
 TIMES = 10  # connections to one engine that may be lost in a row

@@ -299,9 +299,15 @@ def processor_seconds(pid: int, children: bool = True) -> float:
 
 
 def machine_seconds() -> float:
-    """Processor time that all programs of this machine have taken; 0 where the system does not say."""
+    """Processor time that all programs have taken of the cores that this one may use; 0 where nobody says."""
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else {"cpu"}
+    found = 0
     try:
-        user, nice, system, _idle, _waiting, *rest = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *ticks = line.split()
+            if name in mine:
+                user, nice, system, _idle, _waiting, *rest = map(int, ticks)
+                found += user + nice + system + sum(rest[:2])
     except (OSError, ValueError):
         return 0.0
-    return (user + nice + system + sum(rest[:2])) / _TICKS
+    return found / _TICKS

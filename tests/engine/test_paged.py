@@ -19,6 +19,7 @@ import torch
 from benchmarks.reference_ops import ReferenceOps
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
+from etude.engine import engine as engine_module
 from etude.engine.cuda import runner as cuda_runner
 from etude.engine.cuda.graphs import MixedGraphs
 from etude.engine.cuda.runner import PagedRunner
@@ -183,6 +184,29 @@ def test_an_aborted_request_keeps_the_tokens_that_were_under_way(finish: Callabl
     finish(engine)
     assert kept.sampled == greedy(decoder, kept.prompt, 20)[0]
     assert engine.pool.held == 0
+
+
+def test_a_step_that_was_launched_ahead_is_booked_when_it_is_read(
+    finish: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With who was in it, and with the seconds that the thread slept for it; what is read by an abort, too."""
+    engine = paged(make("grouped"))
+    seen: list[tuple[float, int, int]] = []
+    add = engine.costs.add
+    monkeypatch.setattr(engine.costs, "add", lambda *step: (seen.append(step), add(*step)))
+    monkeypatch.setattr(engine_module, "slept", lambda began: 0.5)
+    requests = [engine.submit(prompt(number, 20), Sampling(max_tokens=3 + number)) for number in range(4)]
+    engine.step()
+    assert not seen  # nothing is known of it yet
+    engine.step()
+    engine.abort(requests[3].number)
+    assert len(seen) == engine.counts.steps == 2
+    finish(engine)
+    counts, costs = engine.counts, engine.costs
+    assert len(seen) == counts.steps and all(seconds > 0.5 for seconds, _, _ in seen)
+    assert sum(rows for _, rows, _ in seen) == counts.sampled_tokens
+    assert sum(prompts for _, _, prompts in seen) == counts.computed_tokens - counts.sampled_tokens
+    assert costs.waited_seconds == 0.5 * counts.steps < costs.step_seconds
 
 
 def test_an_abort_that_comes_too_late_loses_no_answer() -> None:

@@ -15,12 +15,14 @@ from etude.cli.main import app
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.rl_settings import RLSettings
+from etude.core.run_files import KIND
 from etude.engine.step_costs import StepCosts
+from etude.plan.simulator import measure
 from etude.plan.simulator.clock import run_simulated
 from etude.plan.simulator.engine import SimulatedEngine, Spans
 from etude.plan.simulator.environment import Faults, read_faults
 from etude.plan.simulator.forecast import read_sandboxes
-from etude.plan.simulator.measure import Member, engine_times, not_negative, shape_of, together
+from etude.plan.simulator.measure import SCORED, Member, engine_times, measure_run, not_negative, shape_of, together
 from etude.plan.simulator.processors import TURN, OwnDevices, Queue, SharedCores, compute
 from etude.plan.simulator.service_times import (
     EngineTimes,
@@ -33,7 +35,7 @@ from etude.plan.simulator.service_times import (
     merged,
 )
 from etude.plan.simulator.simulate import Scenario, simulate
-from etude.rl.probe import LENGTH
+from etude.rl.probe import LENGTH, PROMPT
 
 TIMES = Path("benchmarks/scale/nano_service_times.json")
 EVEN = ServiceTimes(
@@ -126,6 +128,47 @@ def test_who_begins_waits_for_those_that_compute() -> None:
 
     # One and two have a core each; of five on two cores one and a half are before whoever comes.
     assert run_simulated(work()) == pytest.approx([0.0, 0.0, TURN / 2, TURN, TURN * 1.5])
+
+
+def test_a_device_beside_shared_cores_is_slower_by_its_host_work_alone() -> None:
+    def took(host: float, slowed: bool = True) -> tuple[float, float]:
+        """Seconds of a step of one second, and of two seconds of work of a thread, on one core."""
+
+        async def work() -> tuple[float, float]:
+            cores, clock = SharedCores(1.0), asyncio.get_running_loop()
+            ended, done = list[float](), clock.create_future()
+            compute(cores, 2.0, lambda: done.set_result(clock.time()))
+            device = cores.device(host, slowed)
+            device.runnable(1)
+
+            def end() -> None:
+                device.runnable(-1)
+                ended.append(clock.time())
+
+            device.at(device.now() + 1.0, end)
+            return (ended[0], await done) if done.done() else (await done, ended[0])[::-1]
+
+        return run_simulated(work())
+
+    assert took(0.0) == pytest.approx((1.0, 2.0))
+    # All of it is host work: a thread like the other.
+    assert took(1.0) == pytest.approx((2.0, 3.0))
+    # A thread for a fifth of the time leaves 5/6 of the core; of a second, a fifth is as much slower.
+    assert took(0.2) == pytest.approx((0.8 + 0.2 * 1.2, 2.0 + 1.04 / 6))
+    # Or it takes its time, and the other is as much slower.
+    assert took(0.2, slowed=False) == pytest.approx((1.0, 2.0 + 1.0 / 6))
+
+
+def test_a_pipelined_engine_answers_a_step_later_and_samples_as_much() -> None:
+    async def work() -> tuple[float, float, float]:
+        times = EngineTimes(step=1.0, token=0.0, prompt=0.0, running=4, ahead=1)
+        engine, clock = SimulatedEngine(OwnDevices(), times, 0), asyncio.get_running_loop()
+        done: asyncio.Future[Spans] = clock.create_future()
+        engine.sample(0.0, 5, done.set_result)
+        spans = await done
+        return clock.time(), sum(tokens for _, tokens in spans), engine.sampled
+
+    assert run_simulated(work()) == pytest.approx((6.0, 5.0, 5.0))
 
 
 def test_an_engine_is_slower_with_a_larger_batch_and_knows_its_versions() -> None:
@@ -340,3 +383,60 @@ def test_a_step_with_nothing_else_to_do_waits_for_as_many_engine_steps_as_the_re
     )
     found = simulate(times, Scenario(replace(LOOP, staleness=4)))
     assert LENGTH * 0.01 <= found.step_seconds < (LENGTH + 2) * 0.01
+
+
+def test_engine_and_learner_of_a_gpu_keep_their_pace_where_sandboxes_fill_the_cores() -> None:
+    """With as many cores as are wanted, devices change nothing; on few, only host work is slower."""
+    shared = replace(EVEN, cores=64.0, sandbox=0.5, worker=0.01, launcher=0.01)
+    plenty, alike = simulate(shared, Scenario(LOOP)), simulate(replace(shared, devices=True), Scenario(LOOP))
+    assert alike == plenty
+
+    few = replace(shared, cores=1.0, sandbox=2.0)
+    on_cores = simulate(few, Scenario(LOOP))
+    engine, learner = replace(few.engine, host=0.2), replace(few.learner, host=0.2)
+    on_gpu = simulate(replace(few, engine=engine, learner=learner, devices=True), Scenario(LOOP))
+    assert on_gpu.rollouts_per_second > 1.05 * on_cores.rollouts_per_second
+    # What sandboxes compute is the bottleneck either way, and never faster than one core.
+    assert on_gpu.rollouts_per_second * few.sandbox < 1.01
+
+
+def test_service_times_of_a_run_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are processor time and sleep, verbs of the learner seconds, sandboxes processor time of shared cores."""
+    chance, rows = np.random.default_rng(7), []
+    for step in range(8):
+        costs, waited, sampled, computed = StepCosts(), 0.0, 0, 0
+        for _ in range(50):
+            count, prompts = int(chance.integers(1, 64)), int(chance.integers(0, 2) * chance.integers(0, 300))
+            seconds = 0.001 + 0.00001 * count + 0.00002 * prompts
+            costs.add(seconds, count, prompts)
+            waited += 0.75 * seconds
+            sampled, computed = sampled + count, computed + count + prompts
+        costs.waited_seconds = waited
+        facts = {"steps": 50, "sampled_tokens": sampled, "computed_tokens": computed, **asdict(costs)}
+        tokens = 1000 * (step + 1)
+        row = {"stage": "rl", "step": step, "lineage": 0, "time": 0.0, "seconds": 2.0, "rollouts": 16, "cores": 4.0}
+        busy = (0.2 + 0.0001 * (tokens + 64 * (1 + PROMPT / LENGTH) * SCORED)) / 2
+        row |= {"learner_busy": busy, "cpu_learner": 0.25 * busy}
+        row |= {"forward_tokens": tokens, "cpu_sandboxes": 1.6, "cpu_workers": 0.8, "cpu_loop": 0.4, "cpu_others": 0.3}
+        # Of its process, a tenth of the steps' seconds is the server's.
+        row |= {"cpu_engine": (0.25 + 0.1) * costs.step_seconds / 2, "swap_seconds": 0.03}
+        rows.append(row | {f"engine_{name}": value for name, value in facts.items()})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "run.json").write_text(json.dumps({"kind": KIND, "stages": {}, "lineages": [{"resumed": {}}]}))
+    monkeypatch.setattr(measure, "read_groups", lambda run: EVEN.groups)
+    found = measure_run(tmp_path, recipes.load("nano", ["run.device=cuda", "rl.probe_tokens=64"]))
+    times = (found.engine.step, found.engine.token, found.engine.prompt)
+    assert times == pytest.approx((0.001, 0.00001, 0.00002), rel=1e-6)
+    assert found.engine.host == pytest.approx(0.25 + 0.1) and found.engine.ahead == 1
+    assert found.learner.token == pytest.approx(0.0001) and found.learner.step == pytest.approx(0.2)
+    assert found.learner.host == pytest.approx(0.25)
+    assert (found.cores, found.others, found.devices, found.swap) == pytest.approx((4.0, 0.3, True, 0.03))
+    assert found.sandbox == pytest.approx(1.6 * 2 / 16) and found.worker == pytest.approx(0.1)
+    (tmp_path / "times.json").write_text(json.dumps(found.data()))
+    assert load_times(tmp_path / "times.json") == found
+    assert simulate(found, Scenario(LOOP)).rollouts_per_second > 0
+
+
+def test_a_faster_learner_shares_beginnings_as_before() -> None:
+    shared = replace(EVEN, learner=replace(EVEN.learner, shares=True, host=0.5))
+    assert shared.grown(2.0, 4.0).learner == replace(shared.learner, step=0.25)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from etude.harness.trajectory import Trajectory
 from etude.pipeline.stages.table import STAGES
 from etude.rl.checkpoint import Checkpoint, keep_readable
 from etude.rl.evaluate import BestModel, apart, harness_digest, held_out_jobs
-from etude.rl.metrics import Clock, Totals, processor_seconds
+from etude.rl.metrics import Clock, Totals, machine_seconds, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_rollouts
 from etude.tasks.grading.submission import Submission
@@ -146,3 +147,14 @@ def test_the_harness_of_an_evaluation_has_a_name_of_its_own() -> None:
     # What is trained changes nothing of it.
     trained = dataclasses.replace(recipe, rl=dataclasses.replace(recipe.rl, steps=recipe.rl.steps + 1))
     assert harness_digest(trained, "local") == name
+
+
+def test_other_programs_count_on_the_cores_that_this_one_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned to four of 16 cores, what runs on the other twelve is no neighbour."""
+    cores = ("cpu 616", "cpu0 100 1 10 7 7 2 3 9", "cpu1 200 0 0 0 0 0 0 0", "cpu10 300 0 0 0 0 0 0 0", "intr 5")
+    stat = "\n".join([f"{cores[0]} 0 0 0 0 0 0 0", *cores[1:]]) + "\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: stat if str(path) == "/proc/stat" else "")
+    ticks = os.sysconf("SC_CLK_TCK")
+    for cores, found in (({0}, 116), ({0, 10}, 416), ({1}, 200), ({5}, 0)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: cores)
+        assert machine_seconds() == pytest.approx(found / ticks)

@@ -117,7 +117,7 @@ class SimulatedEngine:
             request = self._waiting.popleft()
             self._first += request.prompt * self._times.prompt * self._slower
             # A step that is under way takes nobody in: who comes then begins with the next one.
-            request.prompt, request.began = 0.0, float(math.ceil(self._progress - NEAR))
+            request.prompt, request.began = 0.0, float(math.ceil(self._progress - NEAR) + self._times.ahead)
             heapq.heappush(self._running, (request.began + request.left, next(self._number), request))
         if self._running and not self._busy:
             self._busy, self._busy_since = True, self._at

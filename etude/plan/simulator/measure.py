@@ -1,7 +1,8 @@
 """Service times of a finished run: its rows of metrics say what everything took, its journal what rollouts were like.
 
-On a CPU all processes share the machine's cores, so their processor time is what is measured: how fast it passes is
-simulated. Elsewhere the engine and the learner have devices of their own, and sandboxes take the seconds they took.
+All processes share the machine's cores, so their processor time is what is measured: how fast it passes is simulated.
+With a GPU an engine's step is processor time of its thread and the seconds that this slept; the learner's verbs are the
+seconds they took. Both hold what engines and learner cost each other on one GPU in that run, and nothing corrects it.
 """
 
 from __future__ import annotations
@@ -45,39 +46,43 @@ def measure_run(run: Path, recipe: Recipe) -> ServiceTimes:
             f"{run} was made before steps of the engine were counted; train a few steps again with this version"
         )
     groups = read_groups(run)
-    shared = recipe.run.device == "cpu"
+    devices = recipe.run.device != "cpu"
+    cores = float(rows[-1].get("cores", 0.0))
     rollouts, seconds = sum(row["rollouts"] for row in rows), sum(row["seconds"] for row in rows)
 
     def spent(name: str) -> npt.NDArray[np.float64]:
         return np.array([row.get(f"cpu_{name}", 0.0) * row["seconds"] for row in rows])
 
-    learner = spent("learner") if shared else np.array([row["learner_busy"] * row["seconds"] for row in rows])
+    busy = np.array([row["learner_busy"] * row["seconds"] for row in rows])
     workers = float(spent("workers").sum())
     loop = float(spent("loop").sum())
-    starting = _mean(rows, "sandbox_start_seconds", "sandbox_starts") if shared else 0.0
+    starting = _mean(rows, "sandbox_start_seconds", "sandbox_starts")
     computed = _sum(rows, "engine_computed_tokens") - _sum(rows, "engine_sampled_tokens")
     shapes = [shape for group in groups for shape in group]
     prompts = sum(new for shape in shapes for new, _ in shape.turns) / len(shapes) * rollouts
-    cores = float(rows[-1]["cores"]) if shared else 0.0
     return check(
         ServiceTimes(
             engine=engine_times(rows, spent("engine"), recipe, groups),
-            learner=learner_times(rows, learner, recipe.rl.probe_tokens),
+            learner=replace(
+                learner_times(rows, busy if devices else spent("learner"), recipe.rl.probe_tokens),
+                host=min(1.0, float(spent("learner").sum() / max(busy.sum(), 1e-9))) if devices else 1.0,
+            ),
             groups=groups,
             loop=loop / rollouts if workers else 0.0,
             worker=(workers or loop) / rollouts,
-            sandbox=float(spent("sandboxes").sum()) / rollouts if shared else 0.0,
-            launcher=launcher_seconds(rows, groups) if shared else 0.0,
+            sandbox=float(spent("sandboxes").sum()) / rollouts,
+            launcher=launcher_seconds(rows, groups),
             starting=starting,
-            ending=max(0.0, _mean(rows, "sandbox_seconds", "sandbox_ends") - starting) if shared else 0.0,
+            ending=max(0.0, _mean(rows, "sandbox_seconds", "sandbox_ends") - starting),
             prefill=min(1.0, computed / max(1.0, prompts)),
             swap=_sum(rows, "swap_seconds") / len(rows),
             start=_start_seconds(run, rows),
             probe_tokens=recipe.rl.probe_tokens,
             save_tokens=recipe.cluster.save_tokens,
             cores=cores,
-            others=others(rows, cores) if shared else 0.0,
-            by_session=shared and bool(rows[-1].get("by_session")),
+            others=others(rows, cores, devices),
+            by_session=bool(rows[-1].get("by_session")),
+            devices=devices,
             measured=f"{len(rows)} steps, {int(rollouts)} rollouts, {seconds:.0f} s",
         )
     )
@@ -92,17 +97,23 @@ def engine_times(
     """What a step, a token of an answer and a token of a prompt take, by least squares over the rows."""
     steps, sampled = _column(rows, "engine_steps"), _column(rows, "engine_sampled_tokens")
     prompts = np.maximum(0.0, _column(rows, "engine_computed_tokens") - sampled)
-    if _sum(rows, "engine_step_seconds") and recipe.run.device == "cpu":
-        step, token, prompt = _of_steps(rows, float(spent.sum()))
+    host, ahead = 1.0, 0
+    if seconds := _sum(rows, "engine_step_seconds"):
+        waited = _sum(rows, "engine_waited_seconds")
+        # The rest of its process hands tokens over: while its thread waits for a device, else instead of it.
+        rest = max(0.0, float(spent.sum()) - (seconds - waited))
+        taken = seconds - waited + max(waited, rest)
+        host, ahead = 1 - max(0.0, waited - rest) / taken, int(recipe.run.device != "cpu")
+        step, token, prompt = _of_steps(rows, taken)
     else:
         step, token, prompt = not_negative(np.stack([steps, sampled, prompts], 1), spent)
     longest = sum(shape.tokens for group in groups for shape in group) / sum(map(len, groups))
     fits = int(recipe.engine.cache_tokens * recipe.cluster.engines // max(1.0, longest))
-    return EngineTimes(step, token, prompt, max(1, min(recipe.engine.max_running, fits)))
+    return EngineTimes(step, token, prompt, max(1, min(recipe.engine.max_running, fits)), host, ahead)
 
 
-def _of_steps(rows: Sequence[dict[str, Any]], spent: float) -> list[float]:
-    """Seconds of a step, a row and a token of a prompt from what the engine summed over its steps."""
+def _of_steps(rows: Sequence[dict[str, Any]], taken: float) -> list[float]:
+    """Seconds of a step, a row and a token of a prompt, which are `taken` in all, from the engine's sums over steps."""
 
     def total(name: str) -> float:
         return _sum(rows, f"engine_{name}")
@@ -120,8 +131,7 @@ def _of_steps(rows: Sequence[dict[str, Any]], spent: float) -> list[float]:
     # The same least squares as over the steps themselves.
     root_33 = np.linalg.cholesky(products_33)
     found = not_negative(root_33.T, np.linalg.solve(root_33, wanted_3), weighted=False)
-    # The rest of its process hands tokens over.
-    return [float(each * spent / wanted_3[0]) for each in found]
+    return [float(each * taken / wanted_3[0]) for each in found]
 
 
 def learner_times(rows: Sequence[dict[str, Any]], spent: npt.NDArray[np.float64], probe_tokens: int) -> LearnerTimes:
@@ -159,15 +169,16 @@ def not_negative(
     return [float(each) for each in found_C]
 
 
-def others(rows: Sequence[dict[str, Any]], cores: float) -> float:
+def others(rows: Sequence[dict[str, Any]], cores: float, devices: bool) -> float:
     """How many threads of other programs wanted to compute all the time, on cores that were shared with them.
 
     While the learner works it gets the share of a core that everybody gets: that share, and the processor time of
-    others, say how many they were.
+    others, say how many they were. A learner with a device of its own waits for that, and says nothing.
     """
     busy = sum(row["learner_busy"] * row["seconds"] for row in rows)
-    share = min(1.0, sum(row["cpu_learner"] * row["seconds"] for row in rows) / max(busy, 1e-9))
-    taken = sum(row["cpu_others"] * row["seconds"] for row in rows) / sum(row["seconds"] for row in rows)
+    spent = sum(row.get("cpu_learner", 0.0) * row["seconds"] for row in rows)
+    share = 1.0 if devices else min(1.0, spent / max(busy, 1e-9))
+    taken = sum(row.get("cpu_others", 0.0) * row["seconds"] for row in rows) / sum(row["seconds"] for row in rows)
     return float(taken / max(share, 1e-3)) if cores else 0.0
 
 

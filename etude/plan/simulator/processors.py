@@ -133,11 +133,22 @@ class SharedCores(WorkClock):
         self._busy: Counter[int] = Counter()  # sessions of several threads, by how many of those want to compute
         self._sharing = others  # sessions that want to compute
         self._most = math.inf  # cores that one of them gets
+        self._devices: list[DeviceBeside] = []
         self._divide()
 
     def runnable(self, change: int) -> None:
+        self.wanted(change)
+
+    def wanted(self, change: float) -> None:
+        """A thread that wants to compute for a part of the time is that part of one."""
         self._alone += change
         self._divide()
+
+    def device(self, host: float, slowed: bool = True) -> DeviceBeside:
+        """Where a program computes that uses a device, and these cores for `host` of its time."""
+        self._devices.append(DeviceBeside(self, host, slowed))
+        self._devices[-1].share(self._most)
+        return self._devices[-1]
 
     def turn(self) -> float:
         return TURN * max(0.0, self._sharing / self._cores - 1)
@@ -169,9 +180,36 @@ class SharedCores(WorkClock):
         if abs(most - self._most) > SAME * most or math.isinf(most) != math.isinf(self._most):
             before, self._most = self._most, most
             self.goes_at(min(1.0, most))
+            for device in self._devices:
+                device.share(most)
             # With less than a core for each, sessions are slower by as much as single threads, which is their clock.
             for each in self._sessions if max(before, most) > 1 else ():
                 each.share(most)
+
+
+class DeviceBeside(WorkClock):
+    """Work on a device of its own, and beside it on shared cores: `host` of it, which others make slower.
+
+    Not `slowed`, all of it is time, however busy the cores are: for work whose parts nobody measured.
+    """
+
+    def __init__(self, cores: SharedCores, host: float, slowed: bool) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(loop.time, loop.call_at)
+        self._cores, self._host, self._slowed = cores, host, host if slowed else 0.0
+
+    def runnable(self, change: int) -> None:
+        self._cores.wanted(change * self._host)
+
+    def turn(self) -> float:
+        return self._cores.turn()
+
+    def session(self) -> Processors:
+        return self
+
+    def share(self, most: float) -> None:
+        """So many cores are there for a thread."""
+        self.goes_at(1 / (self._slowed / min(1.0, most) + 1 - self._slowed))
 
 
 class _Session(WorkClock):

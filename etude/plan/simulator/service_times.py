@@ -43,6 +43,8 @@ class EngineTimes:
     token: float
     prompt: float
     running: int  # requests decoded together at most
+    host: float = 1.0  # share of these seconds that is work of the cores; the rest is a device's
+    ahead: int = 0  # steps that are launched before a step is read: so many later a request has its tokens
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class LearnerTimes:
     score: float  # of each token that is only scored
     publish: float = 0.0
     shares: bool = False  # whether it computes only once what rollouts of a group begin with
+    host: float = 1.0  # beside a device: share of its seconds in which a thread of it is on the cores
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class SandboxWork:
 
 @dataclass(frozen=True)
 class ServiceTimes:
-    """All of one run. With `cores` everything shares so many; without, all have devices of their own."""
+    """All of one run. With `cores` everything shares so many, or all but the devices; without, nothing is shared."""
 
     engine: EngineTimes
     learner: LearnerTimes
@@ -85,6 +88,7 @@ class ServiceTimes:
     cores: float = 0.0
     others: float = 0.0  # threads of other programs on those cores
     by_session: bool = False  # whether those cores are shared evenly by sessions, and not by threads
+    devices: bool = False  # whether engine and learner have devices of their own beside those cores
     measured: str = ""  # what it was measured on
 
     def data(self) -> dict[str, Any]:
@@ -97,8 +101,8 @@ class ServiceTimes:
     def faster_learner(self, times: float) -> ServiceTimes:
         """With a learner so many times as fast, as more ranks make it."""
         found = self.learner
-        learner = LearnerTimes(found.step / times, found.token / times, found.score / times, found.publish)
-        return replace(self, learner=learner)
+        step, token, score = (each / times for each in (found.step, found.token, found.score))
+        return replace(self, learner=replace(found, step=step, token=token, score=score))
 
     @property
     def sandbox_work(self) -> SandboxWork:

@@ -131,15 +131,19 @@ class _Loop:
         self.times, self.scenario, self.tasks = times, scenario, tasks
         self.rl = rl = scenario.rl
         self.clock = asyncio.get_running_loop()
-        self.processors: Processors = (
-            SharedCores(times.cores, times.others, times.by_session) if times.cores else OwnDevices()
-        )
+        cores = SharedCores(times.cores, times.others, times.by_session) if times.cores else None
+        self.processors: Processors = cores or OwnDevices()
+        self.sampling: Processors = self.processors
+        learning: Processors = self.processors
+        if cores and times.devices:
+            self.sampling = cores.device(times.engine.host)
+            learning = cores.device(times.learner.host, slowed=False)
         chance = random.Random(f"{scenario.seed}/engines")
         slow = [chance.random() < scenario.faults.slow_engines for _ in range(scenario.engines)]
         self.engines = [
-            SimulatedEngine(self.processors, times.engine, 0, scenario.faults.slower if each else 1.0) for each in slow
+            SimulatedEngine(self.sampling, times.engine, 0, scenario.faults.slower if each else 1.0) for each in slow
         ]
-        self.learner = Queue(self.processors)
+        self.learner = Queue(learning)
         self.environment = SimulatedEnvironment(
             times,
             scenario.faults,
@@ -261,7 +265,7 @@ class _Loop:
         await asyncio.sleep(SWAPS * self.processors.turn())
         for engine in self.engines:
             engine.swap(self.version, self.times.swap)
-        if not self.times.cores and self.times.swap:
+        if self.times.swap and (self.times.devices or not self.times.cores):
             await asyncio.sleep(self.times.swap)
 
     async def _probe(self) -> None:
@@ -309,7 +313,7 @@ class _Loop:
     # Figures
 
     def _now(self) -> _Mark:
-        busy = sum(engine.busy_until(self.processors.now()) for engine in self.engines)
+        busy = sum(engine.busy_until(self.sampling.now()) for engine in self.engines)
         return _Mark(
             self.clock.time(),
             self.learner.seconds,
