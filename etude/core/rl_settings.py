@@ -42,6 +42,13 @@ class FeedbackSettings:
         "frozen", "whose weights read the hint: those of the start, an average (rl.optim.ema), or those that learn"
     )
     trust: float = setting(0.0, "share of the live weights' logits mixed into the teacher's", least=0, most=1)
+    contrast: float = setting(
+        0.0,
+        "how far the teacher follows the live weights, both without the hint: 0 keeps what the agent was, 1 asks for "
+        "what the hint changes alone; with teacher 'frozen' or 'ema'",
+        least=0,
+        most=1,
+    )
     clip: float = setting(0.0, "most that one token's divergence counts, nats; 0 is no bound", least=0)
     ratio: float = setting(
         2.0, "most that p(learner) / p(sampler) multiplies a token's divergence; 0 leaves the ratio out", least=0
@@ -50,7 +57,7 @@ class FeedbackSettings:
     hold: int = setting(0, "steps before the weight begins to fall, with decay", least=0)
     decay: int = setting(0, "steps over which the weight falls to 0; 0 keeps it", least=0)
     filter: bool = setting(True, "leave hints out that do not make the turn's tokens less likely in the mean")
-    cap: int = setting(2, "hinted turns of one rollout, the first ones", least=1)
+    cap: int = setting(2, "hinted turns of one rollout: of every kind the first, then the second", least=1)
     routing: Literal["free", "replay"] = setting(
         "free", "experts of the hinted turn: chosen by the teacher, or those that the engine chose without the hint"
     )

@@ -142,9 +142,9 @@ class MicroBatch:
         """What a term needs to know beyond its own position: a teacher's states, or its whole item's ratio."""
         target, c = group.target, group.facts
         if isinstance(target, MainHead):
-            group.teachers = [(1.0, self.flat.decoder, self.flat.whole(hidden[0]))]
+            group.teachers = [(1.0, self.flat.decoder, self.flat.whole(hidden[0]), "teacher")]
         elif isinstance(target, Twin):
-            group.teachers = teachers(group.twins, self.flat, self.weights)
+            group.teachers = teachers(group.twins, self.flat, self.weights, hidden[group.depth])
             filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]

@@ -54,11 +54,17 @@ class Twin(Distribution):
     align_T: Ids  # where token t stands in the twin; -1 where it does not
     weights: Literal["live", "ema", "frozen"] = "live"
     trust: float = 0.0  # share of the live weights' logits mixed into those of `weights`
+    contrast: float = 0.0  # share of (live - `weights`), both without the other context, added to the teacher's logits
     lowers: bool = False  # counts only if its context makes the weighted tokens less likely in the mean
     logprob_T: Floats | None = None  # the sampler's: a token then counts r = p(learner) / p(sampler) times,
     ratio: float = float("inf")  # and at most so many times
     experts_UBK: npt.NDArray[np.int16] | None = None  # as of an item; None leaves the teacher's routers free
     plausible: float = 0.0
+
+    @property
+    def contrasts(self) -> bool:
+        """Whether its weights read the sequence without the other context, too; live ones would cancel out."""
+        return self.contrast != 0 and self.weights != "live"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -122,13 +128,14 @@ class Item:
     @property
     def taught_tokens(self) -> int:
         """Those that its teachers compute: live ones only what they do not share with it."""
-        tokens = 0
+        tokens, contrasted = 0, set[str]()
         for stream in self.streams:
             target = stream.target
             if isinstance(target, Twin) and stream.counts:
                 asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
                 tokens += len(target.tokens_U) - (target.weights == "live") * self.shared_tokens(target, asked)
-        return tokens
+                contrasted |= {target.weights} if target.contrasts else set()
+        return tokens + len(contrasted) * len(self.tokens_T)
 
     @property
     def computed_tokens(self) -> int:

@@ -23,7 +23,8 @@ from etude.model.decoder import Decoder
 from etude.model.head import divergence
 from etude.model.packed_forward import Packed
 
-Teacher = tuple[float, Decoder, Tensor]  # share of the logits, weights, hidden states
+# Share of the logits, weights, hidden states, and the fact of an entry that says which of them is its own.
+Teacher = tuple[float, Decoder, Tensor, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,7 @@ class Context:
     """One twin of a micro-batch."""
 
     target: Twin
+    item: Item
     start: int  # of its item in the flat batch
     shared: int  # leading tokens whose states are the student's own and never asked for
 
@@ -44,13 +46,26 @@ def add_twin(twins: list[Context], item: Item, start: int, target: Twin, t: Ids)
     shared = item.shared_tokens(target, t)
     before = sum(len(each.rest_U) for each in twins)
     facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins))}
-    twins.append(Context(target, start, shared))
+    twins.append(Context(target, item, start, shared))
+    if target.contrasts:
+        others = items_of(twins)
+        facts["plain"] = sum(len(each.tokens_T) for each in others[: others.index(item)]) + t - 1
     return facts if target.logprob_T is None else facts | {"logprob": target.logprob_T[t]}
 
 
+def items_of(twins: Sequence[Context]) -> list[Item]:
+    """Each item that has a twin, once."""
+    return list(dict.fromkeys(each.item for each in twins))
+
+
 @torch.no_grad()
-def teachers(contexts: Sequence[Context], flat: Packed, weights: Mapping[str, Decoder]) -> list[Teacher]:
-    """States of every twin behind the shared tokens, end to end, under each of the weights that have a share."""
+def teachers(
+    contexts: Sequence[Context], flat: Packed, weights: Mapping[str, Decoder], hidden_TD: Tensor
+) -> list[Teacher]:
+    """States of every twin behind the shared tokens, end to end, under each of the weights that have a share.
+
+    With a contrast also those of the items as they are, under the live weights (`hidden_TD`) and the teacher's.
+    """
     target = contexts[0].target
     if target.weights not in weights:
         raise EtudeError(f"a twin asks for {target.weights!r} weights; this learner has {list(weights)}")
@@ -65,13 +80,22 @@ def teachers(contexts: Sequence[Context], flat: Packed, weights: Mapping[str, De
         if name == "live" and flat.kept:
             rests = [None if e is None else e[c.shared :] for e, c in zip(experts, contexts, strict=True)]
             behind = Prefixes(flat.kept, [(c.start, c.shared) for c in contexts])
-            states_UD = Packed(weights[name], [c.rest_U for c in contexts], temperatures, rests, plausible, behind)
-            found.append((share, weights[name], states_UD.hidden()[0]))
+            rest = Packed(weights[name], [c.rest_U for c in contexts], temperatures, rests, plausible, behind)
+            found.append((share, weights[name], rest.hidden()[0], "teacher"))
         else:
             whole = Packed(weights[name], [c.target.tokens_U for c in contexts], temperatures, experts, plausible)
             ends = np.cumsum([0, *whole.lengths])[:-1]
             rows = [e + np.arange(c.shared, len(c.target.tokens_U)) for e, c in zip(ends, contexts, strict=True)]
-            found.append((share, weights[name], whole.whole(whole.hidden()[0])[flat.put(np.concatenate(rows))]))
+            states_UD = whole.whole(whole.hidden()[0])[flat.put(np.concatenate(rows))]
+            found.append((share, weights[name], states_UD, "teacher"))
+    if target.contrasts:
+        items, named = items_of(contexts), weights[target.weights]
+        # Routes as in the other context: it differs from this one by its words alone.
+        routes = [each.experts_TBK if target.experts_UBK is not None else None for each in items]
+        bounds = [each.plausible for each in items]
+        plain = Packed(named, [each.tokens_T for each in items], [1.0] * len(items), routes, bounds)
+        found.append((target.contrast, flat.decoder, hidden_TD, "row"))
+        found.append((-target.contrast, named, plain.whole(plain.hidden()[0]), "plain"))
     return found
 
 
@@ -79,8 +103,8 @@ def teachers(contexts: Sequence[Context], flat: Packed, weights: Mapping[str, De
 def teacher_logprobs(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Tensor]) -> Tensor:
     """The teacher's distribution of each entry, at the item's temperature."""
     logits_EV, *more = [
-        decoder.logits(states_UD[c["teacher"]]).mul_(share) if share != 1 else decoder.logits(states_UD[c["teacher"]])
-        for share, decoder, states_UD in found
+        decoder.logits(states_UD[c[own]]).mul_(share) if share != 1 else decoder.logits(states_UD[c[own]])
+        for share, decoder, states_UD, own in found
     ]
     for other_EV in more:
         logits_EV += other_EV
