@@ -85,7 +85,7 @@ class RLSettings:
         "dr_grpo, grpo, rloo, dapo, gspo, cispo, single_rollout, sdpo, sdft, opsd or ./mine.py:Mine",
     )
     correction: Literal["auto", "none", "truncate", "mask", "clip"] = setting(
-        "truncate", "what is done about tokens that older weights sampled; auto: what the algorithm says, or truncate"
+        "auto", "what is done about tokens that older weights sampled; auto: what the algorithm says, or truncate"
     )
     correction_level: Literal["token", "sequence", "rollout"] = setting(
         "token", "ratios of single tokens, of segments or of whole rollouts (the last two are geometric means)"
