@@ -157,12 +157,13 @@ def test_a_teacher_that_nobody_keeps_is_refused() -> None:
 )
 def test_self_distillation_is_the_same_streams_without_a_policy_gradient(use: str, how: tuple[Any, ...]) -> None:
     whole = replace(rollout(1.0), sites=(Site(1, "privileged.errors", "x"),), hints=(Hinted(0, 0, 4, (90,), 5, 20),))
-    found = prepared([whole, rollout(0.0)], use=use, behaviours=[])
+    found = prepared([whole, rollout(0.0)], use=use, behaviours=[], contrast=1.0)
     assert found.zero_variance == 0 and prepared([whole, rollout(1.0)], use=use, behaviours=[]).zero_variance == 1
     (item,) = found.batch.items
     (stream,) = item.streams
     assert isinstance(stream.target, Twin)
     assert (stream.target.divergence, stream.target.support, stream.target.weights) == how
+    assert stream.target.contrast == 0  # of hints: these ask their teacher as it was published
     assert np.flatnonzero(stream.weight_T).tolist() == [5, 6, 7, 12, 13, 14, 15]  # every sampled token of the rollout
     assert stream.target.tokens_U.tolist() == [0, 1, 2, 3, 90, *range(5, 20)]
 
