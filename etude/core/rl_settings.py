@@ -107,7 +107,8 @@ class RLSettings:
     )
     feedback: FeedbackSettings = setting(FeedbackSettings(), "targeted textual feedback, beside the algorithm")
     monitor: list[dict[str, Any]] = setting(
-        [{"use": "tool_errors"}], "behaviours whose rates are logged; those of rewards and feedback always are"
+        [{"use": "tool_errors"}, {"use": "questions"}, {"use": "thinking_in_comments"}],
+        "behaviours whose rates are logged; those of rewards and feedback always are",
     )
     overlong: Literal["keep", "mask"] = setting(
         "keep", "rollouts stopped by a limit: trained like others, or not at all"
