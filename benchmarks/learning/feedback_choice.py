@@ -42,11 +42,12 @@ CHOICE_SEED = 3
 SEEDS = (0, 1, 2)
 ALONE = "rl"
 OTHERS = ("sdpo", "sdft", "opsd")  # reported, if there is time
-# What the teacher asks for: see "Contrast" in docs/rooms/feedback.md.
+# What the teacher asks for, and of which tokens: see "Contrast" and "Focus" in docs/rooms/feedback.md. In full contrast
+# an agent fell apart within seven steps (2026-11-19, a half-trained model), so that is none of them.
 CANDIDATES = {
     "half": ("rl.feedback.contrast=0.5",),
-    "whole": ("rl.feedback.contrast=1.0",),
-    "whole-forward": ("rl.feedback.contrast=1.0", "rl.feedback.direction=forward"),
+    "focus": ("rl.feedback.focus=0.5",),
+    "focus-forward": ("rl.feedback.focus=0.5", "rl.feedback.direction=forward"),
 }
 JUDGED = ("text_not_found", "no_such_file")
 MOST_LOWER = 0.03  # of the pass rate

@@ -49,6 +49,11 @@ class FeedbackSettings:
         least=0,
         most=1,
     )
+    focus: float = setting(
+        0.0,
+        "nats that the hint must lower a token of the turn by, for the teacher's weights, to teach it; 0 teaches all",
+        least=0,
+    )
     clip: float = setting(0.0, "most that one token's divergence counts, nats; 0 is no bound", least=0)
     ratio: float = setting(
         2.0, "most that p(learner) / p(sampler) multiplies a token's divergence; 0 leaves the ratio out", least=0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
-from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, teachers, twin_metrics
+from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, focus_twins, teachers, twin_metrics
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics
 from etude.model.packed_forward import Packed
@@ -146,6 +146,7 @@ class MicroBatch:
         elif isinstance(target, Twin):
             group.teachers = teachers(group.twins, self.flat, self.weights, hidden[group.depth])
             filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
+            focus_twins(target, group.teachers, self.flat, hidden[group.depth], c)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))

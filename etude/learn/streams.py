@@ -55,6 +55,9 @@ class Twin(Distribution):
     weights: Literal["live", "ema", "frozen"] = "live"
     trust: float = 0.0  # share of the live weights' logits mixed into those of `weights`
     contrast: float = 0.0  # share of (live - `weights`), both without the other context, added to the teacher's logits
+    focus: float = (
+        0.0  # nats that its context must lower a token by, under `weights`, for the token to count; 0: all do
+    )
     lowers: bool = False  # counts only if its context makes the weighted tokens less likely in the mean
     logprob_T: Floats | None = None  # the sampler's: a token then counts r = p(learner) / p(sampler) times,
     ratio: float = float("inf")  # and at most so many times
@@ -62,9 +65,9 @@ class Twin(Distribution):
     plausible: float = 0.0
 
     @property
-    def contrasts(self) -> bool:
-        """Whether its weights read the sequence without the other context, too; live ones would cancel out."""
-        return self.contrast != 0 and self.weights != "live"
+    def reads_plain(self) -> bool:
+        """Whether its weights read the sequence without the other context, too; live ones have, as the student."""
+        return (self.contrast != 0 or self.focus != 0) and self.weights != "live"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -128,14 +131,14 @@ class Item:
     @property
     def taught_tokens(self) -> int:
         """Those that its teachers compute: live ones only what they do not share with it."""
-        tokens, contrasted = 0, set[str]()
+        tokens, plain = 0, set[str]()
         for stream in self.streams:
             target = stream.target
             if isinstance(target, Twin) and stream.counts:
                 asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
                 tokens += len(target.tokens_U) - (target.weights == "live") * self.shared_tokens(target, asked)
-                contrasted |= {target.weights} if target.contrasts else set()
-        return tokens + len(contrasted) * len(self.tokens_T)
+                plain |= {target.weights} if target.reads_plain else set()
+        return tokens + len(plain) * len(self.tokens_T)
 
     @property
     def computed_tokens(self) -> int:

@@ -9,7 +9,7 @@ Shapes: S twins, E entries (weighted tokens), U tokens of a twin, D width, V voc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +47,7 @@ def add_twin(twins: list[Context], item: Item, start: int, target: Twin, t: Ids)
     before = sum(len(each.rest_U) for each in twins)
     facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins))}
     twins.append(Context(target, item, start, shared))
-    if target.contrasts:
+    if target.reads_plain:
         others = items_of(twins)
         facts["plain"] = sum(len(each.tokens_T) for each in others[: others.index(item)]) + t - 1
     return facts if target.logprob_T is None else facts | {"logprob": target.logprob_T[t]}
@@ -64,7 +64,8 @@ def teachers(
 ) -> list[Teacher]:
     """States of every twin behind the shared tokens, end to end, under each of the weights that have a share.
 
-    With a contrast also those of the items as they are, under the live weights (`hidden_TD`) and the teacher's.
+    With a contrast or a focus also those of the items as they are, under the teacher's weights and the live ones, which
+    `hidden_TD` has.
     """
     target = contexts[0].target
     if target.weights not in weights:
@@ -88,14 +89,14 @@ def teachers(
             rows = [e + np.arange(c.shared, len(c.target.tokens_U)) for e, c in zip(ends, contexts, strict=True)]
             states_UD = whole.whole(whole.hidden()[0])[flat.put(np.concatenate(rows))]
             found.append((share, weights[name], states_UD, "teacher"))
-    if target.contrasts:
+    if target.reads_plain:
         items, named = items_of(contexts), weights[target.weights]
         # Routes as in the other context: it differs from this one by its words alone.
         routes = [each.experts_TBK if target.experts_UBK is not None else None for each in items]
         bounds = [each.plausible for each in items]
         plain = Packed(named, [each.tokens_T for each in items], [1.0] * len(items), routes, bounds)
-        found.append((target.contrast, flat.decoder, hidden_TD, "row"))
-        found.append((-target.contrast, named, plain.whole(plain.hidden()[0]), "plain"))
+        states_TD = plain.whole(plain.hidden()[0])
+        found += [(target.contrast, flat.decoder, hidden_TD, "row"), (-target.contrast, named, states_TD, "plain")]
     return found
 
 
@@ -105,6 +106,7 @@ def teacher_logprobs(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Ten
     logits_EV, *more = [
         decoder.logits(states_UD[c[own]]).mul_(share) if share != 1 else decoder.logits(states_UD[c[own]])
         for share, decoder, states_UD, own in found
+        if share
     ]
     for other_EV in more:
         logits_EV += other_EV
@@ -126,19 +128,37 @@ def filter_twins(
     """
     if not twins[0].target.lowers:
         return
-    student_E = flat.logprobs(hidden_TD, c["row"], c["id"])
-    parts = []
-    for places_P in torch.split(torch.arange(len(c["row"]), device=flat.device), flat.chunk_whole):
-        facts = {name: fact[places_P] for name, fact in c.items()}
-        teacher_PV = teacher_logprobs(found, flat, facts)
-        parts.append(teacher_PV.gather(-1, facts["id"][:, None])[:, 0])
-    change_E = torch.cat(parts) - student_E
+    parts = list(_chunks(found, flat, c))
+    change_E = torch.cat([own_P for own_P, _ in parts]) - flat.logprobs(hidden_TD, c["row"], c["id"])
     if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
-        c["teacher_logp"] = teacher_PV
+        c["teacher_logp"] = parts[0][1]
     both_2E = torch.stack((change_E, torch.ones_like(change_E)))
     sum_S, count_S = flat.total(both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E))
     c["weight"] = c["weight"] * (sum_S < 0)[c["site"]]
     changes += [sum_S / count_S] if flat.share is None or flat.share.leads else []
+
+
+@torch.no_grad()
+def focus_twins(target: Twin, found: Sequence[Teacher], flat: Packed, hidden_TD: Tensor, c: dict[str, Tensor]) -> None:
+    """Takes the weight from tokens that the other context does not make less likely by so much, under the same weights.
+
+    Of a turn that failed most tokens are right, and a teacher that was left behind would pull them back as well.
+    """
+    if not target.focus:
+        return
+    informed = [each for each in found if each[3] == "teacher"]
+    plain = [(1.0, decoder, states_TD, own) for _, decoder, states_TD, own in found if own == "plain"]
+    plain = plain or [(1.0, flat.decoder, hidden_TD, "row")]  # of live weights the student's own
+    change_E, before_E = (torch.cat([own_P for own_P, _ in _chunks(each, flat, c)]) for each in (informed, plain))
+    c["weight"] = c["weight"] * (change_E - before_E <= -target.focus)
+
+
+def _chunks(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of so many entries at a time: the log-probability of their tokens, and their distributions."""
+    for places_P in torch.split(torch.arange(len(c["row"]), device=flat.device), flat.chunk_whole):
+        facts = {name: fact[places_P] for name, fact in c.items()}
+        teacher_PV = teacher_logprobs(found, flat, facts)
+        yield teacher_PV.gather(-1, facts["id"][:, None])[:, 0], teacher_PV
 
 
 def distances(

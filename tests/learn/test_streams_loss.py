@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -125,6 +126,7 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                     live = naive_logits(weights["live"], target.tokens_U, 0)[0]
                     share = 0.0 if target.weights == "live" else target.trust
                     twin = (1 - share) * named + share * live
+                    informed = twin
                     if target.contrast:  # at the student's places, put where the twin has them
                         plain = [naive_logits(weights[n], item.tokens_T, 0)[0] for n in ("live", target.weights)]
                         twin = twin.clone()
@@ -153,6 +155,12 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                         if target.align_T[t] < 1:
                             continue
                         teacher = log_probabilities(twin[int(target.align_T[t]) - 1], item.temperature)
+                        if target.focus:
+                            own = naive_logits(weights[target.weights], item.tokens_T, 0)[0][t - 1]
+                            before = log_probabilities(own, item.temperature)[token]
+                            after = log_probabilities(informed[int(target.align_T[t]) - 1], item.temperature)[token]
+                            if float((after - before).detach()) > -target.focus:
+                                continue
                         if target.lowers and twin_change(item, stream, target, log_ps, twin) >= 0:
                             continue
                         logprob = None if target.logprob_T is None else float(target.logprob_T[t])
@@ -283,6 +291,20 @@ def test_twin_in_contrast_to_what_its_weights_say_without_the_hint(
 ) -> None:
     how = {"weights": weights, "trust": trust, "contrast": contrast, "divergence": "reverse"}
     check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, **how), lambda r, t: twin(r, t, **how, lowers=True))))
+
+
+@pytest.mark.parametrize("weights", ["live", "frozen"])
+def test_tokens_that_the_hint_does_not_dispute_are_left_out(
+    make_decoder: Make, rng: np.random.Generator, weights: str
+) -> None:
+    heard = []
+    for focus in (0.0, 0.02):
+        how: dict[str, object] = {"weights": weights, "divergence": "reverse", "focus": focus, "lowers": True}
+        made = items(np.random.default_rng(5), partial(twin, **how))
+        heard.append(check(make_decoder, Batch(made))["loss"])
+    assert heard[0] != heard[1] != 0
+    how = {"weights": weights, "focus": 0.02, "contrast": 0.5, "trust": 0.3}
+    check(make_decoder, Batch(items(rng, partial(twin, **how))))
 
 
 def test_in_full_contrast_a_hint_without_effect_asks_for_nothing(make_decoder: Make, rng: np.random.Generator) -> None:

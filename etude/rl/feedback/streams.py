@@ -91,6 +91,7 @@ class HintStreams:
             weights=settings.teacher,
             trust=settings.trust,
             contrast=settings.contrast,
+            focus=settings.focus,
             divergence=settings.direction,
             beta=settings.beta,
             support=support,

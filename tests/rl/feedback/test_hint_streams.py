@@ -99,12 +99,12 @@ def test_groups_without_signal_and_masked_rollouts_are_taught_too() -> None:
 
 def test_settings_reach_the_twin() -> None:
     how: dict[str, Any] = {"direction": "jsd", "beta": 0.3, "support": "top", "top": 7, "teacher": "frozen"}
-    how |= {"trust": 0.2, "contrast": 0.4, "clip": 0.5, "ratio": 0.0, "filter": False, "cap": 1}
+    how |= {"trust": 0.2, "contrast": 0.4, "focus": 0.6, "clip": 0.5, "ratio": 0.0, "filter": False, "cap": 1}
     found = prepared([rollout(1.0, hints=2), rollout(0.0)], **how)
     (twin,) = [stream.target for stream in found.batch.items[0].streams if isinstance(stream.target, Twin)]
     assert (twin.divergence, twin.beta, twin.support, twin.weights) == ("jsd", 0.3, 7, "frozen")
     assert (twin.trust, twin.clip, twin.logprob_T, twin.lowers) == (0.2, 0.5, None, False)
-    assert twin.contrast == 0.4
+    assert (twin.contrast, twin.focus) == (0.4, 0.6)
     assert found.feedback["feedback_capped"] == 1
 
 
