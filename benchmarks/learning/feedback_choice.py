@@ -42,8 +42,7 @@ CHOICE_SEED = 3
 SEEDS = (0, 1, 2)
 ALONE = "rl"
 OTHERS = ("sdpo", "sdft", "opsd")  # reported, if there is time
-# Which tokens are taught: see "Focus" in docs/rooms/feedback.md. In contrast 1 and 0.5 an agent that was half trained
-# fell from 22 and 17% to 0 and 3% within ten steps (2026-11-19), so those are none of them.
+# Which tokens are taught: see "Focus" in docs/rooms/feedback.md.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "even": (),  # the recipe as it is, with hints for every kind of error in a rollout
     "focus": ("rl.feedback.focus=0.5",),

@@ -42,13 +42,6 @@ class FeedbackSettings:
         "frozen", "whose weights read the hint: those of the start, an average (rl.optim.ema), or those that learn"
     )
     trust: float = setting(0.0, "share of the live weights' logits mixed into the teacher's", least=0, most=1)
-    contrast: float = setting(
-        0.0,
-        "how far the teacher follows the live weights, both without the hint: 0 keeps what the agent was, 1 asks for "
-        "what the hint changes alone; with teacher 'frozen' or 'ema'",
-        least=0,
-        most=1,
-    )
     focus: float = setting(
         0.0,
         "nats that the hint must lower a token of the turn by, for the teacher's weights, to teach it; 0 teaches all",

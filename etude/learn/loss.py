@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.learn.focus import focus_twins
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
-from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, focus_twins, teachers, twin_metrics
+from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, teachers, twin_metrics
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics
 from etude.model.packed_forward import Packed
@@ -142,11 +143,11 @@ class MicroBatch:
         """What a term needs to know beyond its own position: a teacher's states, or its whole item's ratio."""
         target, c = group.target, group.facts
         if isinstance(target, MainHead):
-            group.teachers = [(1.0, self.flat.decoder, self.flat.whole(hidden[0]), "teacher")]
+            group.teachers = [(1.0, self.flat.decoder, self.flat.whole(hidden[0]))]
         elif isinstance(target, Twin):
-            group.teachers = teachers(group.twins, self.flat, self.weights, hidden[group.depth])
+            group.teachers = teachers(group.twins, self.flat, self.weights)
             filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
-            focus_twins(target, group.teachers, self.flat, hidden[group.depth], c)
+            focus_twins(group.twins, self.flat, self.weights, c)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))

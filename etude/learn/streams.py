@@ -54,7 +54,6 @@ class Twin(Distribution):
     align_T: Ids  # where token t stands in the twin; -1 where it does not
     weights: Literal["live", "ema", "frozen"] = "live"
     trust: float = 0.0  # share of the live weights' logits mixed into those of `weights`
-    contrast: float = 0.0  # share of (live - `weights`), both without the other context, added to the teacher's logits
     focus: float = (
         0.0  # nats that its context must lower a token by, under `weights`, for the token to count; 0: all do
     )
@@ -63,11 +62,6 @@ class Twin(Distribution):
     ratio: float = float("inf")  # and at most so many times
     experts_UBK: npt.NDArray[np.int16] | None = None  # as of an item; None leaves the teacher's routers free
     plausible: float = 0.0
-
-    @property
-    def reads_plain(self) -> bool:
-        """Whether its weights read the sequence without the other context, too; live ones have, as the student."""
-        return (self.contrast != 0 or self.focus != 0) and self.weights != "live"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -131,14 +125,14 @@ class Item:
     @property
     def taught_tokens(self) -> int:
         """Those that its teachers compute: live ones only what they do not share with it."""
-        tokens, plain = 0, set[str]()
+        tokens = 0
         for stream in self.streams:
             target = stream.target
             if isinstance(target, Twin) and stream.counts:
                 asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
                 tokens += len(target.tokens_U) - (target.weights == "live") * self.shared_tokens(target, asked)
-                plain |= {target.weights} if target.reads_plain else set()
-        return tokens + len(plain) * len(self.tokens_T)
+                tokens += len(self.tokens_T) * (target.focus != 0 and target.weights != "live")
+        return tokens
 
     @property
     def computed_tokens(self) -> int:

@@ -9,7 +9,7 @@ Shapes: S twins, E entries (weighted tokens), U tokens of a twin, D width, V voc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +23,7 @@ from etude.model.decoder import Decoder
 from etude.model.head import divergence
 from etude.model.packed_forward import Packed
 
-# Share of the logits, weights, hidden states, and the fact of an entry that says which of them is its own.
-Teacher = tuple[float, Decoder, Tensor, str]
+Teacher = tuple[float, Decoder, Tensor]  # share of the logits, weights, hidden states
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,28 +44,14 @@ def add_twin(twins: list[Context], item: Item, start: int, target: Twin, t: Ids)
     """Adds the twin of an item that lies at `start`; the facts of its tokens `t`, which are asked about."""
     shared = item.shared_tokens(target, t)
     before = sum(len(each.rest_U) for each in twins)
-    facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins))}
+    facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins)), "at": t}
     twins.append(Context(target, item, start, shared))
-    if target.reads_plain:
-        others = items_of(twins)
-        facts["plain"] = sum(len(each.tokens_T) for each in others[: others.index(item)]) + t - 1
     return facts if target.logprob_T is None else facts | {"logprob": target.logprob_T[t]}
 
 
-def items_of(twins: Sequence[Context]) -> list[Item]:
-    """Each item that has a twin, once."""
-    return list(dict.fromkeys(each.item for each in twins))
-
-
 @torch.no_grad()
-def teachers(
-    contexts: Sequence[Context], flat: Packed, weights: Mapping[str, Decoder], hidden_TD: Tensor
-) -> list[Teacher]:
-    """States of every twin behind the shared tokens, end to end, under each of the weights that have a share.
-
-    With a contrast or a focus also those of the items as they are, under the teacher's weights and the live ones, which
-    `hidden_TD` has.
-    """
+def teachers(contexts: Sequence[Context], flat: Packed, weights: Mapping[str, Decoder]) -> list[Teacher]:
+    """States of every twin behind the shared tokens, end to end, under each of the weights that have a share."""
     target = contexts[0].target
     if target.weights not in weights:
         raise EtudeError(f"a twin asks for {target.weights!r} weights; this learner has {list(weights)}")
@@ -81,22 +66,13 @@ def teachers(
         if name == "live" and flat.kept:
             rests = [None if e is None else e[c.shared :] for e, c in zip(experts, contexts, strict=True)]
             behind = Prefixes(flat.kept, [(c.start, c.shared) for c in contexts])
-            rest = Packed(weights[name], [c.rest_U for c in contexts], temperatures, rests, plausible, behind)
-            found.append((share, weights[name], rest.hidden()[0], "teacher"))
+            states_UD = Packed(weights[name], [c.rest_U for c in contexts], temperatures, rests, plausible, behind)
+            found.append((share, weights[name], states_UD.hidden()[0]))
         else:
             whole = Packed(weights[name], [c.target.tokens_U for c in contexts], temperatures, experts, plausible)
             ends = np.cumsum([0, *whole.lengths])[:-1]
             rows = [e + np.arange(c.shared, len(c.target.tokens_U)) for e, c in zip(ends, contexts, strict=True)]
-            states_UD = whole.whole(whole.hidden()[0])[flat.put(np.concatenate(rows))]
-            found.append((share, weights[name], states_UD, "teacher"))
-    if target.reads_plain:
-        items, named = items_of(contexts), weights[target.weights]
-        # Routes as in the other context: it differs from this one by its words alone.
-        routes = [each.experts_TBK if target.experts_UBK is not None else None for each in items]
-        bounds = [each.plausible for each in items]
-        plain = Packed(named, [each.tokens_T for each in items], [1.0] * len(items), routes, bounds)
-        states_TD = plain.whole(plain.hidden()[0])
-        found += [(target.contrast, flat.decoder, hidden_TD, "row"), (-target.contrast, named, states_TD, "plain")]
+            found.append((share, weights[name], whole.whole(whole.hidden()[0])[flat.put(np.concatenate(rows))]))
     return found
 
 
@@ -104,9 +80,8 @@ def teachers(
 def teacher_logprobs(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Tensor]) -> Tensor:
     """The teacher's distribution of each entry, at the item's temperature."""
     logits_EV, *more = [
-        decoder.logits(states_UD[c[own]]).mul_(share) if share != 1 else decoder.logits(states_UD[c[own]])
-        for share, decoder, states_UD, own in found
-        if share
+        decoder.logits(states_UD[c["teacher"]]).mul_(share) if share != 1 else decoder.logits(states_UD[c["teacher"]])
+        for share, decoder, states_UD in found
     ]
     for other_EV in more:
         logits_EV += other_EV
@@ -126,39 +101,24 @@ def filter_twins(
 
     A hint that makes a mistake likelier would teach it. `changes` hears the mean change of log-probability of each.
     """
-    if not twins[0].target.lowers:
+    if not (twins[0].target.lowers or twins[0].target.focus):
         return
-    parts = list(_chunks(found, flat, c))
-    change_E = torch.cat([own_P for own_P, _ in parts]) - flat.logprobs(hidden_TD, c["row"], c["id"])
-    if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
-        c["teacher_logp"] = parts[0][1]
-    both_2E = torch.stack((change_E, torch.ones_like(change_E)))
-    sum_S, count_S = flat.total(both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E))
-    c["weight"] = c["weight"] * (sum_S < 0)[c["site"]]
-    changes += [sum_S / count_S] if flat.share is None or flat.share.leads else []
-
-
-@torch.no_grad()
-def focus_twins(target: Twin, found: Sequence[Teacher], flat: Packed, hidden_TD: Tensor, c: dict[str, Tensor]) -> None:
-    """Takes the weight from tokens that the other context does not make less likely by so much, under the same weights.
-
-    Of a turn that failed most tokens are right, and a teacher that was left behind would pull them back as well.
-    """
-    if not target.focus:
-        return
-    informed = [each for each in found if each[3] == "teacher"]
-    plain = [(1.0, decoder, states_TD, own) for _, decoder, states_TD, own in found if own == "plain"]
-    plain = plain or [(1.0, flat.decoder, hidden_TD, "row")]  # of live weights the student's own
-    change_E, before_E = (torch.cat([own_P for own_P, _ in _chunks(each, flat, c)]) for each in (informed, plain))
-    c["weight"] = c["weight"] * (change_E - before_E <= -target.focus)
-
-
-def _chunks(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of so many entries at a time: the log-probability of their tokens, and their distributions."""
+    student_E = flat.logprobs(hidden_TD, c["row"], c["id"])
+    parts = []
     for places_P in torch.split(torch.arange(len(c["row"]), device=flat.device), flat.chunk_whole):
         facts = {name: fact[places_P] for name, fact in c.items()}
         teacher_PV = teacher_logprobs(found, flat, facts)
-        yield teacher_PV.gather(-1, facts["id"][:, None])[:, 0], teacher_PV
+        parts.append(teacher_PV.gather(-1, facts["id"][:, None])[:, 0])
+    change_E = torch.cat(parts) - student_E
+    if twins[0].target.focus:
+        c["informed"], c["student"] = torch.cat(parts), student_E
+    if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
+        c["teacher_logp"] = teacher_PV
+    both_2E = torch.stack((change_E, torch.ones_like(change_E)))
+    sum_S, count_S = flat.total(both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E))
+    if twins[0].target.lowers:
+        c["weight"] = c["weight"] * (sum_S < 0)[c["site"]]
+    changes += [sum_S / count_S] if flat.share is None or flat.share.leads else []
 
 
 def distances(

@@ -24,6 +24,7 @@ from etude.bench.studies.study import Arm, Figure, Results, Study, Verdict
 FEEDBACK = tuned("feedback", recipe="nano-feedback", minutes=8)  # slips on purpose, and has seen hints
 STEPS = 50
 KINDS = ("no_such_file", "text_not_found")
+LAST = f"{{run}}/checkpoints/rl-{STEPS:07d}"  # not the best: an arm that fell apart would show its start
 OFF = "rl.feedback.behaviours=[]"
 BENCH = ("bench.count=300", "bench.samples=4")  # in pairs of tasks: three seeds of one evaluation say +-8 points
 # Without a policy gradient; what their teachers read is theirs to say, and the average follows at 0.95 a step.
@@ -41,7 +42,7 @@ def arm(about: str, *keys: str, **how: Any) -> Arm:
         *keys,
         recipe="nano-feedback",
     )
-    return Arm(about, (rl, benched(*BENCH, recipe="nano-feedback")), (FEEDBACK,), **how)
+    return Arm(about, (rl, benched(*BENCH, model=LAST, recipe="nano-feedback")), (FEEDBACK,), **how)
 
 
 def measure(run: Path) -> dict[str, Any]:

@@ -126,14 +126,6 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                     live = naive_logits(weights["live"], target.tokens_U, 0)[0]
                     share = 0.0 if target.weights == "live" else target.trust
                     twin = (1 - share) * named + share * live
-                    informed = twin
-                    if target.contrast:  # at the student's places, put where the twin has them
-                        plain = [naive_logits(weights[n], item.tokens_T, 0)[0] for n in ("live", target.weights)]
-                        twin = twin.clone()
-                        for t in range(1, len(item.tokens_T)):
-                            if target.align_T[t] >= 1:
-                                there = int(target.align_T[t]) - 1
-                                twin[there] += target.contrast * (plain[0][t - 1] - plain[1][t - 1])
             if isinstance(target, Sampled) and batch.correction.level == "sequence":
                 heard = [t for t in log_ps if stream.weight_T[t] != 0]
                 deltas = [float(log_ps[t][item.tokens_T[t]].detach()) - float(target.logprob_T[t]) for t in heard]
@@ -158,7 +150,7 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                         if target.focus:
                             own = naive_logits(weights[target.weights], item.tokens_T, 0)[0][t - 1]
                             before = log_probabilities(own, item.temperature)[token]
-                            after = log_probabilities(informed[int(target.align_T[t]) - 1], item.temperature)[token]
+                            after = teacher[token]
                             if float((after - before).detach()) > -target.focus:
                                 continue
                         if target.lowers and twin_change(item, stream, target, log_ps, twin) >= 0:
@@ -285,14 +277,6 @@ def test_twin_under_named_weights(make_decoder: Make, rng: np.random.Generator, 
     check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, weights=weights, trust=trust))))
 
 
-@pytest.mark.parametrize(("weights", "trust", "contrast"), [("frozen", 0.0, 1.0), ("ema", 0.3, 0.5)])
-def test_twin_in_contrast_to_what_its_weights_say_without_the_hint(
-    make_decoder: Make, rng: np.random.Generator, weights: str, trust: float, contrast: float
-) -> None:
-    how = {"weights": weights, "trust": trust, "contrast": contrast, "divergence": "reverse"}
-    check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, **how), lambda r, t: twin(r, t, **how, lowers=True))))
-
-
 @pytest.mark.parametrize("weights", ["live", "frozen"])
 def test_tokens_that_the_hint_does_not_dispute_are_left_out(
     make_decoder: Make, rng: np.random.Generator, weights: str
@@ -303,19 +287,8 @@ def test_tokens_that_the_hint_does_not_dispute_are_left_out(
         made = items(np.random.default_rng(5), partial(twin, **how))
         heard.append(check(make_decoder, Batch(made))["loss"])
     assert heard[0] != heard[1] != 0
-    how = {"weights": weights, "focus": 0.02, "contrast": 0.5, "trust": 0.3}
+    how = {"weights": weights, "focus": 0.02, "trust": 0.3}
     check(make_decoder, Batch(items(rng, partial(twin, **how))))
-
-
-def test_in_full_contrast_a_hint_without_effect_asks_for_nothing(make_decoder: Make, rng: np.random.Generator) -> None:
-    """Where the other context is the same, frozen weights pull to what they were; contrasted they do not."""
-    tokens, weight = tokens_for(rng, 12), np.ones(12, np.float32)
-    for contrast, pulls in ((0.0, True), (1.0, False)):
-        live = make_decoder(1)
-        target = Twin(tokens_U=tokens, align_T=np.arange(12), weights="frozen", contrast=contrast)
-        learner = Learner(live, OptimSettings(), 10, 40, frozen=make_decoder(3))
-        metrics = learner.forward_backward(Batch([Item(tokens, [Stream("main", weight, target)])]))
-        assert (metrics["loss"] > 1e-3) == pulls, contrast
 
 
 @pytest.mark.parametrize("support", ["full", 5, "sampled"])

@@ -101,7 +101,7 @@ class RankMicroBatch(MicroBatch):
         for name, share in shares.items():
             if share:
                 Packed(self.weights[name], [FILLER.tokens_T]).hidden()
-        if kind.reads_plain:
+        if kind.focused and kind.weights != "live":
             Packed(self.weights[kind.weights], [FILLER.tokens_T]).hidden()
 
 

@@ -24,7 +24,7 @@ from etude.rl.groups import Rollout
 
 def whole(context: Literal["errors", "solution"]) -> dict[str, Any]:
     """What all of them share: a text above the whole rollout, and a teacher that is asked as it is."""
-    return {"context": context, "filter": False, "contrast": 0.0, "focus": 0.0}
+    return {"context": context, "filter": False, "focus": 0.0}
 
 
 class _Settings(Algorithm.Settings, frozen=True):

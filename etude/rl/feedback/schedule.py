@@ -28,11 +28,6 @@ def check_feedback(settings: FeedbackSettings, ema: float) -> None:
         raise EtudeError(
             "the teacher of feedback is 'ema', but no weights are averaged; set rl.optim.ema, such as 0.95"
         )
-    if is_on(settings) and settings.teacher == "live" and settings.contrast:
-        raise EtudeError(
-            "rl.feedback.contrast is against weights that stay behind, and the teacher is 'live'; "
-            "set rl.feedback.teacher to 'frozen' or 'ema', or contrast to 0"
-        )
     if is_on(settings) and settings.support == "sampled" and settings.direction != "reverse":
         raise EtudeError(
             "rl.feedback.support is 'sampled', whose gradient is that of the reverse divergence alone; "

@@ -90,7 +90,6 @@ class HintStreams:
             align_T=align_T,
             weights=settings.teacher,
             trust=settings.trust,
-            contrast=settings.contrast,
             focus=settings.focus,
             divergence=settings.direction,
             beta=settings.beta,
