@@ -110,14 +110,12 @@ def filter_twins(
         teacher_PV = teacher_logprobs(found, flat, facts)
         parts.append(teacher_PV.gather(-1, facts["id"][:, None])[:, 0])
     change_E = torch.cat(parts) - student_E
-    if twins[0].target.focus:
-        c["informed"], c["student"] = torch.cat(parts), student_E
+    c |= {"informed": torch.cat(parts), "student": student_E}
     if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
         c["teacher_logp"] = teacher_PV
     both_2E = torch.stack((change_E, torch.ones_like(change_E)))
     sum_S, count_S = flat.total(both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E))
-    if twins[0].target.lowers:
-        c["weight"] = c["weight"] * (sum_S < 0)[c["site"]]
+    c["weight"] = c["weight"] * (sum_S < 0)[c["site"]] if twins[0].target.lowers else c["weight"]
     changes += [sum_S / count_S] if flat.share is None or flat.share.leads else []
 
 
