@@ -42,7 +42,8 @@ def run_arm(options: argparse.Namespace) -> dict[str, Any]:
         execute("rl", recipe, Path(folder) / "run")
         metrics = read_metrics(Path(folder) / "run")
     rows = [row for row in metrics if row["stage"] == "rl"]
-    kept = ("pass_rate", "reward", "rollouts", "seconds", "twin_kl", "twins", "twins_filtered", "feedback_sites")
+    kept = ["pass_rate", "reward", "rollouts", "seconds", "entropy", "twin_kl", "twin_change", "twins"]
+    kept += ["twins_filtered", *(f"feedback_{name}" for name in ("sites", "dropped", "capped", "hinted"))]
     steps = [
         {kind: row.get(f"behaviour_tool_errors.{kind}", 0.0) for kind in KINDS}
         | {name: row[name] for name in kept if name in row}

@@ -42,6 +42,11 @@ class FeedbackSettings:
         "frozen", "whose weights read the hint: those of the start, an average (rl.optim.ema), or those that learn"
     )
     trust: float = setting(0.0, "share of the live weights' logits mixed into the teacher's", least=0, most=1)
+    focus: float = setting(
+        0.0,
+        "nats that the hint must lower a token of the turn by, for the teacher's weights, to teach it; 0 teaches all",
+        least=0,
+    )
     clip: float = setting(0.0, "most that one token's divergence counts, nats; 0 is no bound", least=0)
     ratio: float = setting(
         2.0, "most that p(learner) / p(sampler) multiplies a token's divergence; 0 leaves the ratio out", least=0
@@ -50,7 +55,7 @@ class FeedbackSettings:
     hold: int = setting(0, "steps before the weight begins to fall, with decay", least=0)
     decay: int = setting(0, "steps over which the weight falls to 0; 0 keeps it", least=0)
     filter: bool = setting(True, "leave hints out that do not make the turn's tokens less likely in the mean")
-    cap: int = setting(2, "hinted turns of one rollout, the first ones", least=1)
+    cap: int = setting(2, "hinted turns of one rollout: of every kind the first, then the second", least=1)
     routing: Literal["free", "replay"] = setting(
         "free", "experts of the hinted turn: chosen by the teacher, or those that the engine chose without the hint"
     )
@@ -78,7 +83,7 @@ class RLSettings:
         "dr_grpo, grpo, rloo, dapo, gspo, cispo, single_rollout, sdpo, sdft, opsd or ./mine.py:Mine",
     )
     correction: Literal["auto", "none", "truncate", "mask", "clip"] = setting(
-        "truncate", "what is done about tokens that older weights sampled; auto: what the algorithm says, or truncate"
+        "auto", "what is done about tokens that older weights sampled; auto: what the algorithm says, or truncate"
     )
     correction_level: Literal["token", "sequence", "rollout"] = setting(
         "token", "ratios of single tokens, of segments or of whole rollouts (the last two are geometric means)"
@@ -100,7 +105,8 @@ class RLSettings:
     )
     feedback: FeedbackSettings = setting(FeedbackSettings(), "targeted textual feedback, beside the algorithm")
     monitor: list[dict[str, Any]] = setting(
-        [{"use": "tool_errors"}], "behaviours whose rates are logged; those of rewards and feedback always are"
+        [{"use": "tool_errors"}, {"use": "questions"}, {"use": "thinking_in_comments"}],
+        "behaviours whose rates are logged; those of rewards and feedback always are",
     )
     overlong: Literal["keep", "mask"] = setting(
         "keep", "rollouts stopped by a limit: trained like others, or not at all"

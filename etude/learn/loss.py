@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.learn.focus import focus_twins
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, teachers, twin_metrics
 from etude.model.decoder import Decoder
@@ -146,6 +147,7 @@ class MicroBatch:
         elif isinstance(target, Twin):
             group.teachers = teachers(group.twins, self.flat, self.weights)
             filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
+            focus_twins(group.twins, self.flat, self.weights, c)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))

@@ -54,6 +54,9 @@ class Twin(Distribution):
     align_T: Ids  # where token t stands in the twin; -1 where it does not
     weights: Literal["live", "ema", "frozen"] = "live"
     trust: float = 0.0  # share of the live weights' logits mixed into those of `weights`
+    focus: float = (
+        0.0  # nats that its context must lower a token by, under `weights`, for the token to count; 0: all do
+    )
     lowers: bool = False  # counts only if its context makes the weighted tokens less likely in the mean
     logprob_T: Floats | None = None  # the sampler's: a token then counts r = p(learner) / p(sampler) times,
     ratio: float = float("inf")  # and at most so many times
@@ -128,6 +131,7 @@ class Item:
             if isinstance(target, Twin) and stream.counts:
                 asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
                 tokens += len(target.tokens_U) - (target.weights == "live") * self.shared_tokens(target, asked)
+                tokens += len(self.tokens_T) * (target.focus != 0 and target.weights != "live")
         return tokens
 
     @property

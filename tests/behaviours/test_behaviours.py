@@ -12,10 +12,11 @@ import pytest
 
 from etude.behaviours.base import Behaviour, Site, steps_of
 from etude.behaviours.reader import Reader
-from etude.behaviours.table import BEHAVIOURS, build_behaviour, find_sites
+from etude.behaviours.table import BEHAVIOURS, build_behaviour, build_behaviours, find_sites
 from etude.behaviours.tool_errors import CLASSES
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, ContextOverflow, Sample, Sampling, ToolResult, User
+from etude.core.rl_settings import RLSettings
 from etude.harness.failures import PolicyFailure
 from etude.harness.trajectory import MessageRecord, StopCause, Trajectory
 from etude.reward.behaviour import BehaviourPenalty, behaviour_sites
@@ -122,6 +123,14 @@ def test_a_behaviour_is_found_where_it_happens_and_nowhere_else(
     assert [site.kind for site in sites] == kinds
     for site in sites:
         assert site.hint and isinstance(rollout.entries[site.message].message, Assistant)
+
+
+def test_what_grows_where_nobody_looks_is_watched_by_default() -> None:
+    watched = build_behaviours(RLSettings().monitor, "rl.monitor")
+    asks = trajectory(call("read", "error: b.py: no such file or directory", path="b.py"), end("Which file?"))
+    muses = trajectory(edit("# Wait, let me think\nx = 1"), end())
+    found = [[site.kind for site in asyncio.run(find_sites(watched, each))] for each in (asks, muses)]
+    assert found == [["tool_errors.no_such_file", "questions"], ["thinking_in_comments"]]
 
 
 def test_every_behaviour_but_the_reader_is_quiet_about_an_honest_short_rollout() -> None:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -146,6 +147,12 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                         if target.align_T[t] < 1:
                             continue
                         teacher = log_probabilities(twin[int(target.align_T[t]) - 1], item.temperature)
+                        if target.focus:
+                            own = naive_logits(weights[target.weights], item.tokens_T, 0)[0][t - 1]
+                            before = log_probabilities(own, item.temperature)[token]
+                            after = teacher[token]
+                            if float((after - before).detach()) > -target.focus:
+                                continue
                         if target.lowers and twin_change(item, stream, target, log_ps, twin) >= 0:
                             continue
                         logprob = None if target.logprob_T is None else float(target.logprob_T[t])
@@ -268,6 +275,20 @@ def test_twin(make_decoder: Make, rng: np.random.Generator, divergence: str, sup
 @pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.0), ("frozen", 0.4), ("ema", 1.0)])
 def test_twin_under_named_weights(make_decoder: Make, rng: np.random.Generator, weights: str, trust: float) -> None:
     check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, weights=weights, trust=trust))))
+
+
+@pytest.mark.parametrize("weights", ["live", "frozen"])
+def test_tokens_that_the_hint_does_not_dispute_are_left_out(
+    make_decoder: Make, rng: np.random.Generator, weights: str
+) -> None:
+    heard = []
+    for focus in (0.0, 0.02):
+        how: dict[str, object] = {"weights": weights, "divergence": "reverse", "focus": focus, "lowers": True}
+        made = items(np.random.default_rng(5), partial(twin, **how))
+        heard.append(check(make_decoder, Batch(made))["loss"])
+    assert heard[0] != heard[1] != 0
+    how = {"weights": weights, "focus": 0.02, "trust": 0.3}
+    check(make_decoder, Batch(items(rng, partial(twin, **how))))
 
 
 @pytest.mark.parametrize("support", ["full", 5, "sampled"])

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.rl_settings import RLSettings
 from etude.core.settings import OptimSettings
@@ -26,7 +27,7 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.rl.algorithms.base import BatchShape, StepView
 from etude.rl.algorithms.table import build_algorithm, check_algorithm
-from etude.rl.batches import Prepared, prepare
+from etude.rl.batches import Prepared, chosen_correction, prepare
 from etude.rl.groups import Rollout, RolloutGroup, Slot, Trace
 
 VOCAB, TEMPERATURE = 37, 0.9
@@ -365,7 +366,6 @@ def test_losses_are_those_of_trl(home: Home, use: str, trl_name: str, level: str
     (wanted_BT,) = torch.autograd.grad(loss, logp_BT)
     # ours, with the learner's own terms
     from etude.learn.loss import policy_term
-    from etude.rl.batches import chosen_correction
 
     shape = StepView(groups=1, group=count, longest=30)
     correction, _ = chosen_correction(built, settings)
@@ -396,7 +396,8 @@ def test_losses_are_those_of_trl(home: Home, use: str, trl_name: str, level: str
 def test_pairs_that_would_train_something_else_are_refused() -> None:
     for settings, said in [
         ({"algorithm": {"use": "grpo"}, "kl": 0.1}, "pure KL of unit variance"),
-        ({"algorithm": {"use": "gspo"}}, 'set rl.correction = "auto"'),
+        ({"algorithm": {"use": "gspo"}, "correction": "truncate"}, 'set rl.correction = "auto"'),
+        ({"algorithm": {"use": "dapo"}, "correction_high": 1.3}, "correction_high would change nothing"),
         ({"group": 1}, "use single_rollout"),
     ]:
         wanted = RLSettings(**settings)  # type: ignore[arg-type]
@@ -409,6 +410,17 @@ def test_pairs_that_would_train_something_else_are_refused() -> None:
     ):
         wanted = RLSettings(**fine)  # type: ignore[arg-type]
         check_algorithm(build_algorithm(wanted.algorithm), wanted)
+
+
+@pytest.mark.parametrize("use", ["dapo", "gspo", "cispo"])
+def test_an_algorithm_that_brings_its_own_correction_needs_no_setting_beside_it(use: str) -> None:
+    wanted = recipes.load("nano", [f"rl.algorithm.use={use}"]).rl
+    algorithm = build_algorithm(wanted.algorithm)
+    check_algorithm(algorithm, wanted)
+    assert chosen_correction(algorithm, wanted) == (algorithm.correction(), False)
+    plain = recipes.load("nano").rl
+    kind = chosen_correction(build_algorithm(plain.algorithm), plain)[0]
+    assert (kind.kind, kind.level, kind.high) == ("truncate", "token", 2.0)
 
 
 def test_the_baseline_of_single_rollouts_is_what_came_before_and_goes_on_after_a_resume(home: Home) -> None:

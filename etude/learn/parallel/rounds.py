@@ -101,6 +101,8 @@ class RankMicroBatch(MicroBatch):
         for name, share in shares.items():
             if share:
                 Packed(self.weights[name], [FILLER.tokens_T]).hidden()
+        if kind.focused and kind.weights != "live":
+            Packed(self.weights[kind.weights], [FILLER.tokens_T]).hidden()
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ Most algorithms are an `advantages` and a `weights`, one number for each rollout
 a number for each token) writes `items` itself. One that needs to know all groups of a step looks at them in `observe`
 and may keep `state`, which the checkpoint saves. KL against the reference is in the rewards or a stream of its own
 already: an algorithm does not know it. Off-policy correction is the batch's; `correction` is the algorithm's own, which
-the batch takes where a recipe says `rl.correction = "auto"`.
+the batch takes in place of the one of the recipe.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,11 @@ from etude.core.rl_settings import FeedbackSettings
 from etude.learn.streams import Item
 from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.groups import Rollout
+
+
+def whole(context: Literal["errors", "solution"]) -> dict[str, Any]:
+    """What all of them share: a text above the whole rollout, and a teacher that is asked as it is."""
+    return {"context": context, "filter": False, "focus": 0.0}
 
 
 class _Settings(Algorithm.Settings, frozen=True):
@@ -36,7 +41,7 @@ class Sdpo(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "ema"
-        return replace(settings, context="errors", direction="reverse", support="top", teacher=teacher, filter=False)
+        return replace(settings, direction="reverse", support="top", teacher=teacher, **whole("errors"))
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]
@@ -50,7 +55,7 @@ class Sdft(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "ema"
-        return replace(settings, context="solution", direction="forward", support="full", teacher=teacher, filter=False)
+        return replace(settings, direction="forward", support="full", teacher=teacher, **whole("solution"))
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]
@@ -64,8 +69,7 @@ class Opsd(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "frozen"
-        how = replace(settings, context="solution", direction="jsd", beta=0.5, support="full", filter=False)
-        return replace(how, teacher=teacher)
+        return replace(settings, direction="jsd", beta=0.5, support="full", teacher=teacher, **whole("solution"))
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]

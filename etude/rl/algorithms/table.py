@@ -23,6 +23,8 @@ ALGORITHMS = {
     "opsd": "etude.rl.algorithms.self_distillation:Opsd",
 }
 
+BOUNDS = ("correction_level", "correction_low", "correction_high")  # of rl.correction, unless an algorithm has its own
+
 
 def build_algorithm(spec: Mapping[str, Any], where: str = "rl.algorithm") -> Algorithm:
     """The algorithm that an entry such as `{"use": "grpo"}` asks for."""
@@ -47,6 +49,12 @@ def check_algorithm(algorithm: Algorithm, settings: RLSettings) -> None:
         raise EtudeError(
             f'{use} brings its own correction, and rl.correction = "{settings.correction}" would replace it: '
             'set rl.correction = "auto"'
+        )
+    moved = [name for name in BOUNDS if getattr(settings, name) != getattr(RLSettings(), name)]
+    if algorithm.correction() is not None and moved:
+        raise EtudeError(
+            f"{use} brings its own correction, and rl.{moved[0]} would change nothing: leave it out, and set what "
+            "the algorithm has instead, such as rl.algorithm.high"
         )
     if settings.group == 1 and not algorithm.single:
         raise EtudeError(f"rl.group is 1, and the baseline of {use} is its group's mean: use single_rollout")

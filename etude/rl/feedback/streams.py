@@ -9,6 +9,7 @@ which behaviour a hint is about nor the reward.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -43,7 +44,7 @@ class HintStreams:
     def add(self, rollout: Rollout, items: Sequence[Item]) -> list[Item]:
         """The items of a rollout with its hints, and items of their own for segments that have none."""
         wanted = {site.message for site in rollout.sites if site.hint}
-        chosen = rollout.hints[: self.settings.cap]
+        chosen = first_of_each_kind(rollout, self.settings.cap)
         self.counts["sites"] += len(wanted)
         self.counts["dropped"] += len(wanted) - len(rollout.hints)
         self.counts["capped"] += len(rollout.hints) - len(chosen)
@@ -89,6 +90,7 @@ class HintStreams:
             align_T=align_T,
             weights=settings.teacher,
             trust=settings.trust,
+            focus=settings.focus,
             divergence=settings.direction,
             beta=settings.beta,
             support=support,
@@ -103,3 +105,17 @@ class HintStreams:
     @property
     def metrics(self) -> dict[str, float]:
         return {f"feedback_{name}": value for name, value in self.counts.items()} if self.on else {}
+
+
+def first_of_each_kind(rollout: Rollout, most: int) -> list[Hinted]:
+    """So many of its hints, in their order: of every kind the first, then of every kind the second.
+
+    Errors come in a row: of the first ones alone, one that is made again and again leaves none of what comes after it.
+    """
+    seen = Counter[str]()
+    ranked = list[tuple[int, int]]()
+    for place, hint in enumerate(rollout.hints):
+        kind = rollout.sites[hint.site].kind
+        ranked.append((seen[kind], place))
+        seen[kind] += 1
+    return [rollout.hints[place] for place in sorted(place for _, place in sorted(ranked)[:most])]
