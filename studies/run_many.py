@@ -34,7 +34,8 @@ HERE = Path(__file__).parent
 # study, its arms (all that are compared, where none is named) and seeds. Two seeds make a verdict; a third makes the
 # interval over seeds three times as narrow.
 PRIORITY = (
-    *("effort: 0 1", "self-summary: 0 1", "pretraining-helps-rl: 0 1", "hidden-families: 0"),
+    *("effort: 0 1", "self-summary trained: 0 1", "pretraining-helps-rl: 0 1", "self-summary: 0 1"),
+    "hidden-families: 0",
     *("effort: 2", "pretraining-helps-rl: 2", "self-summary: 2", "hidden-families: 1"),
     *("rl-against-sft: 0 1 2", "average-and-best: 0 1 2", "async: 0 1 2", "textual-feedback: 0 1 2"),
     *("reward-hacking: 0 1 2", "router-replay: 0 1 2", "task-quantity: 0 1 2"),

@@ -3,9 +3,11 @@
     python benchmarks/learning/feedback_choice.py all --out OUT --minutes 25 [--device cuda] [--jobs 3]
 
 Two cores for each arm, from those that this process may use (`taskset -c 10-15`). In this order: the fine-tuned models
-of seeds 3, 0, 1 and 2 (on `--device`, unless they lie in `--runs`), RL alone and three candidates on seed 3, the
+of seeds 3, 0, 1 and 2 (on `--device`, unless they lie in `--runs`), RL alone and the candidates on seed 3, the
 choice, then the arms of the study textual-feedback on seeds 0 to 2, with what was chosen. RL alone does not wait for
-the choice. What has a result is not run again, so the same command goes on where it was ended.
+the choice. What has a result is not run again, so the same command goes on where it was ended. With `--at-once`, where
+cores are many and time is short, every candidate is run on every seed and nothing waits for the choice; the study's
+results are still those of what seed 3 chose.
 
 The rule of the choice, fixed before anything was run: over the last two thirds of the steps (in the last third of one
 seed two steps had 61% of the sites), of the candidates whose pass rate in training is at most 3 points below that of RL
@@ -40,19 +42,18 @@ ROOT = Path(__file__).parents[2]
 STUDY = "textual-feedback"
 CHOICE_SEED = 3
 SEEDS = (0, 1, 2)
-ALONE = "rl"
+ALONE, FEEDBACK = "rl", "feedback"
 OTHERS = ("sdpo", "sdft", "opsd")  # reported, if there is time
 # Which tokens are taught: see "Focus" in docs/rooms/feedback.md.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "even": (),  # the recipe as it is, with hints for every kind of error in a rollout
     "focus": ("rl.feedback.focus=0.5",),
-    "focus-forward": ("rl.feedback.focus=0.5", "rl.feedback.direction=forward"),
 }
 JUDGED = ("text_not_found", "no_such_file")
 MOST_LOWER = 0.03  # of the pass rate
 CORES = 2  # of one arm
 PAUSE = 0.5
-MINUTES = {"base": 3.0, "arm": 5.0, "pair": 6.0}  # on two cores, about
+MINUTES = {"base": 3.0, "arm": 4.5, "pair": 5.2}  # on two cores, about
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def choose(found: dict[str, dict[str, float]]) -> str:
     return min(kept, key=lambda name: (max(kept[name][kind] for kind in JUDGED), kept[name][JUDGED[0]]))
 
 
-def chosen(out: Path) -> tuple[str, ...]:
-    """The settings that are compared; those that were chosen before, when it goes on."""
+def chosen(out: Path) -> str:
+    """The candidate that is compared; the one that was chosen before, when it goes on."""
     file = out / "choice.json"
     if not file.is_file():
         runs = {name: out / f"choice-{name}.json" for name in (ALONE, *CANDIDATES)}
@@ -105,7 +106,7 @@ def chosen(out: Path) -> tuple[str, ...]:
         found = judge(read)
         name = choose(found)
         write_whole(file, json.dumps({"chosen": name, "settings": CANDIDATES[name], "found": found}, indent=1) + "\n")
-    return tuple(json.loads(file.read_text())["settings"])
+    return str(json.loads(file.read_text())["chosen"])
 
 
 def plan(options: argparse.Namespace) -> list[Step]:
@@ -125,7 +126,7 @@ def plan(options: argparse.Namespace) -> list[Step]:
         return Step(f"base-{seed}", lambda: [python, here, *own], made(seed), MINUTES["base"])
 
     def candidate(name: str) -> Step:
-        file, arm = out / f"choice-{name}.json", ALONE if name == ALONE else "feedback"
+        file, arm = out / f"choice-{name}.json", ALONE if name == ALONE else FEEDBACK
         keys = [*CANDIDATES.get(name, ()), *options.change]
         words = [python, str(ROOT / "benchmarks/learning/feedback_effect.py"), "arm", "--arm", arm]
         words += ["--seed", str(CHOICE_SEED), "--steps", str(options.steps), "--model", model(CHOICE_SEED)]
@@ -133,22 +134,53 @@ def plan(options: argparse.Namespace) -> list[Step]:
         after = (f"base-{CHOICE_SEED}",)
         return Step(f"choice-{name}", lambda: words, file.is_file, MINUTES["arm"], after)
 
-    def pair(arm: str, seed: int) -> Step:
-        file = out / STUDY / "results" / f"{arm}-{seed}.json"
+    def pair(arm: str, seed: int, name: str = "") -> Step:
+        """An arm of the study; of feedback, one with the settings of a candidate, or of the one that is chosen."""
+        results = apart(out, name) if name else out
+        file = results / STUDY / "results" / f"{arm}-{seed}.json"
         words = [python, "-m", "etude", "study", "run", STUDY, "--arm", arm, "--seed", str(seed), "--json"]
-        words += ["--runs", str(runs), "--results", str(out), "--studies", str(ROOT / "studies")]
+        words += ["--results", str(results), "--studies", str(ROOT / "studies")]
 
         def full() -> list[str]:
-            keys = [*(chosen(out) if arm == "feedback" else ()), *options.change]
+            own = runs_apart(runs, name, Places(runs, seed, study.path).base(base)) if name else runs
+            words.extend(["--runs", str(own)])
+            keys = [*(CANDIDATES[name or chosen(out)] if arm == FEEDBACK else ()), *options.change]
             return [*words, *(word for key in keys for word in ("--set", key))]
 
-        after = (f"base-{seed}", *((f"choice-{name}" for name in (ALONE, *CANDIDATES)) if arm == "feedback" else ()))
-        return Step(f"{arm}-{seed}", full, file.is_file, MINUTES["pair"], after)
+        waits = arm == FEEDBACK and not name
+        after = (f"base-{seed}", *((f"choice-{each}" for each in (ALONE, *CANDIDATES)) if waits else ()))
+        return Step(f"{arm}-{seed}" + (f"-{name}" if name else ""), full, file.is_file, MINUTES["pair"], after)
 
     first, last = [base_step(seed) for seed in (CHOICE_SEED, *SEEDS[:-1])], base_step(SEEDS[-1])
     steps = [*first, *(candidate(name) for name in (ALONE, *CANDIDATES)), last]
-    steps += [pair(arm, seed) for arm in (ALONE, "feedback") for seed in SEEDS]
+    steps += [pair(ALONE, seed) for seed in SEEDS]
+    if options.at_once:
+        return steps + [pair(FEEDBACK, seed, name) for seed in SEEDS for name in CANDIDATES]
+    steps += [pair(FEEDBACK, seed) for seed in SEEDS]
     return steps + [pair(arm, SEEDS[0]) for arm in OTHERS]
+
+
+def apart(out: Path, name: str) -> Path:
+    """Where the results of a candidate lie while it is not known which one is chosen."""
+    return out / "candidates" / name
+
+
+def runs_apart(runs: Path, name: str, base: Path) -> Path:
+    """Where a candidate's runs lie, which have the names of others'; the model that all start from is one."""
+    own = runs / f"candidate-{name}"
+    own.mkdir(parents=True, exist_ok=True)
+    if not (own / base.name).exists():
+        (own / base.name).symlink_to(base)
+    return own
+
+
+def take_chosen(out: Path) -> None:
+    """The results of the chosen candidate become those of the study."""
+    results = out / STUDY / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    for file in (apart(out, chosen(out)) / STUDY / "results").glob("*.json"):
+        write_whole(results / file.name, file.read_text())
+    collect(out)
 
 
 def run_all(
@@ -241,6 +273,7 @@ def main() -> int:
     every.add_argument("--out", type=Path, required=True)
     every.add_argument("--minutes", type=float, required=True, help="begin nothing that would not end by then")
     every.add_argument("--jobs", type=int, default=3, help="arms side by side, two cores each")
+    every.add_argument("--at-once", action="store_true", help="every candidate on every seed; nothing waits")
     every.add_argument("--steps", type=int, default=50, help="of the arms on the seed of the choice")
     one.add_argument("--seed", type=int, required=True)
     for verb in (every, one):
@@ -257,6 +290,11 @@ def main() -> int:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
     done = run_all(plan(options), options.out.resolve(), slots_of(options.jobs), 60 * options.minutes, say)
+    if options.at_once:
+        try:
+            take_chosen(options.out.resolve())
+        except ValueError as error:
+            say(str(error))
     return 0 if done else 1
 
 

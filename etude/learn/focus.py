@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
-from etude.learn.twins import Context
+from etude.learn.twins import Context, Facts
 from etude.model.decoder import Decoder
 from etude.model.packed_forward import Packed
 
 
 @torch.no_grad()
-def focus_twins(twins: Sequence[Context], flat: Packed, weights: Mapping[str, Decoder], c: dict[str, Tensor]) -> None:
+def focus_twins(twins: Sequence[Context], flat: Packed, weights: Mapping[str, Decoder], c: Facts) -> None:
     """Takes the weight from tokens that the other context does not lower by `focus` nats, under the same weights."""
     target = twins[0].target
-    if not target.focus:
-        return
     before_E = c["student"]
     if target.weights != "live":  # whose score without the other context is the student's
         items = list(dict.fromkeys(each.item for each in twins))

@@ -147,7 +147,8 @@ class MicroBatch:
         elif isinstance(target, Twin):
             group.teachers = teachers(group.twins, self.flat, self.weights)
             filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
-            focus_twins(group.twins, self.flat, self.weights, c)
+            if group.twins[0].target.focus:
+                focus_twins(group.twins, self.flat, self.weights, c)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))

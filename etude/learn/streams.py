@@ -54,9 +54,7 @@ class Twin(Distribution):
     align_T: Ids  # where token t stands in the twin; -1 where it does not
     weights: Literal["live", "ema", "frozen"] = "live"
     trust: float = 0.0  # share of the live weights' logits mixed into those of `weights`
-    focus: float = (
-        0.0  # nats that its context must lower a token by, under `weights`, for the token to count; 0: all do
-    )
+    focus: float = 0.0  # nats by which its context, under `weights`, must lower a token that counts; 0: all count
     lowers: bool = False  # counts only if its context makes the weighted tokens less likely in the mean
     logprob_T: Floats | None = None  # the sampler's: a token then counts r = p(learner) / p(sampler) times,
     ratio: float = float("inf")  # and at most so many times

@@ -24,6 +24,7 @@ from etude.model.head import divergence
 from etude.model.packed_forward import Packed
 
 Teacher = tuple[float, Decoder, Tensor]  # share of the logits, weights, hidden states
+Facts = dict[str, Tensor]  # of the entries, by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,12 +91,7 @@ def teacher_logprobs(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Ten
 
 @torch.no_grad()
 def filter_twins(
-    twins: Sequence[Context],
-    found: Sequence[Teacher],
-    flat: Packed,
-    hidden_TD: Tensor,
-    c: dict[str, Tensor],
-    changes: list[Tensor],
+    twins: Sequence[Context], found: Sequence[Teacher], flat: Packed, hidden_TD: Tensor, c: Facts, changes: list[Tensor]
 ) -> None:
     """Takes the weight from twins that must lower the student's tokens, but whose context does not, in the mean.
 

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from benchmarks.learning import feedback_choice
-from benchmarks.learning.feedback_choice import ALONE, CANDIDATES, Step, choose, chosen, judge, run_all
+from benchmarks.learning.feedback_choice import (
+    ALONE,
+    CANDIDATES,
+    STUDY,
+    Step,
+    apart,
+    choose,
+    chosen,
+    judge,
+    run_all,
+    take_chosen,
+)
 
 
 def arm(text: float, file: float, passed: float) -> dict[str, Any]:
@@ -34,9 +45,14 @@ def test_a_choice_is_made_once_of_what_has_results(tmp_path: Path) -> None:
     name = list(CANDIDATES)[1]
     for each, run in ((ALONE, arm(0.2, 0.8, 0.7)), (name, arm(0.1, 0.2, 0.7))):
         (tmp_path / f"choice-{each}.json").write_text(json.dumps(run))
-    assert chosen(tmp_path) == CANDIDATES[name]
+    assert chosen(tmp_path) == name
     (tmp_path / f"choice-{ALONE}.json").unlink()
-    assert chosen(tmp_path) == CANDIDATES[name]
+    assert chosen(tmp_path) == name
+    made = apart(tmp_path, name) / STUDY / "results/feedback-0.json"
+    made.parent.mkdir(parents=True)
+    made.write_text("{}")
+    take_chosen(tmp_path)
+    assert (tmp_path / STUDY / "results/feedback-0.json").read_text() == "{}"
 
 
 def test_steps_wait_for_what_they_stand_behind_and_are_not_run_twice(tmp_path: Path) -> None:
@@ -67,9 +83,12 @@ def test_a_step_that_outlasts_the_deadline_is_ended(tmp_path: Path) -> None:
 
 def test_the_plan_makes_models_first_and_compares_on_other_seeds(tmp_path: Path) -> None:
     parsed = feedback_choice.argparse.Namespace(
-        out=tmp_path, runs=tmp_path, device="cpu", change=[], steps=50, jobs=1, minutes=1.0
+        out=tmp_path, runs=tmp_path, device="cpu", change=[], steps=50, jobs=1, minutes=1.0, at_once=False
     )
     steps = {step.name: step for step in feedback_choice.plan(parsed)}
     assert steps["feedback-1"].after == ("base-1", *(f"choice-{name}" for name in (ALONE, *CANDIDATES)))
     assert steps["rl-1"].after == ("base-1",) and not any(step.is_done() for step in steps.values())
+    parsed.at_once = True
+    steps = {step.name: step for step in feedback_choice.plan(parsed)}
+    assert all(steps[f"feedback-1-{name}"].after == ("base-1",) for name in CANDIDATES)
     assert feedback_choice.CHOICE_SEED not in feedback_choice.SEEDS
