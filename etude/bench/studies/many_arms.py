@@ -199,7 +199,7 @@ class _Many:
         self.running.append(_Running(process, slot, time.monotonic(), job, base))
 
     def hear(self) -> None:
-        """Of what has ended."""
+        """Takes what has ended out of what runs, and books it."""
         for each in [each for each in self.running if each.process.poll() is not None]:
             self.running.remove(each)
             if each.slot >= 0:

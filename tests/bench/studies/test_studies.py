@@ -422,6 +422,8 @@ def test_one_base_is_made_by_its_name(own: tuple[StudyFolder, list[list[str]]], 
     assert sorted(path.name for path in (tmp_path / "runs").glob("base-*") if path.is_dir()) == ["base-root"]
     refused = CliRunner().invoke(app, [*words, "--arm", "old", "--seed", "1", "--base", "other"])
     assert refused.exit_code != 0 and "root, tuned" in refused.output
+    every = CliRunner().invoke(app, [*words, "--arm", "old", "--base", "root"])
+    assert every.exit_code != 0 and "give --arm and --seed" in every.output
 
 
 def test_hidden_families_say_why_they_are_not_learnt() -> None:
