@@ -228,7 +228,8 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
     grown = rows[-1]["memory_mb"] - rows[0]["memory_mb"]
     enough = all(row["tokens"] >= options.tokens and row["calls"] > options.calls for row in rows)  # and `finish`
-    within = [row["tenths"][-1]["memory_mb"] - row["tenths"][0]["memory_mb"] for row in rows if row["tenths"]]
+    tenths = [[each["memory_mb"] for each in row["tenths"]] for row in rows if row["tenths"]]
+    within = [round(each[-1] - each[0], 1) for each in tenths]
     found = {"long_enough": enough, "grown_mb_after_first": round(grown, 1), "grown_mb_within": within}
     if engine is not None:
         found |= {"engine": engine.stats() | {"device": options.engine}}

@@ -4,8 +4,9 @@
 #     bash studies/on_many_cores.sh SECONDS OUT [run_many.py's words ...]
 #
 # The first call starts studies/run_many.py apart from this command; each call waits for SECONDS, or until it has ended,
-# and copies its results and logs to OUT. So give the same line again until it says that it has ended. Wheels of what is
-# missing lie in .wheels. STUDY_RUNS says where bases and results lie (runs/studies).
+# and copies its results and logs to OUT. So give the same line again until it says that it has ended; the line after that
+# begins with what is left. Wheels of what is missing lie in .wheels. STUDY_RUNS says where bases and results lie
+# (runs/studies).
 #
 #     bash studies/on_many_cores.sh 570 OUT --cores 4-15 --bases 8 --bases-set run.device=cuda --minutes 26
 set -u
@@ -28,4 +29,9 @@ while [ $(( SECONDS - began )) -lt "$until" ] && kill -0 "$pid" 2>/dev/null; do 
 cp "$kept/results.json" "$kept/log" "$out/" 2>/dev/null
 tar -czf "$out/logs.tar.gz" -C "$kept" logs said 2>/dev/null
 tail -n 40 "$kept/said"
-if kill -0 "$pid" 2>/dev/null; then echo "still running; give the same line again"; else echo "ended"; fi
+if kill -0 "$pid" 2>/dev/null; then
+    echo "still running; give the same line again"
+else
+    rm "$kept/pid"  # so that the next line, this one or another, begins again with what is left
+    echo "ended"
+fi

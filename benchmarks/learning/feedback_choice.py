@@ -33,7 +33,7 @@ from typing import Any
 
 from benchmarks.learning.feedback_effect import mean
 from etude.bench.studies.bases import Places, is_made, make_base
-from etude.bench.studies.many_arms import collect
+from etude.bench.studies.many_arms import collect, end_session, wait_or_kill
 from etude.bench.studies.run_arms import run_command
 from etude.bench.studies.study import open_study
 from etude.core.durable import write_whole
@@ -222,12 +222,9 @@ def run_all(
             time.sleep(PAUSE)
     finally:  # Ctrl-C, too: sessions of their own hear of nothing
         for each in running:
-            os.killpg(each.process.pid, signal.SIGTERM)
+            end_session(each.process)
         for each in running:
-            try:
-                each.process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(each.process.pid, signal.SIGKILL)
+            wait_or_kill(each.process)
             say(f"{each.step.name}: ended at the deadline")
     collect(out)
     say(f"left: {', '.join(step.name for step in waiting) or 'none'}; failed: {', '.join(sorted(failed)) or 'none'}")

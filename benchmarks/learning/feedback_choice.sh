@@ -13,9 +13,7 @@ out=${FEEDBACK_OUT:-runs/feedback-choice}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=1
 mkdir -p "$out"
 
-if ! python -c "import pydantic, tomli_w, psutil, yaml, pytest" 2>/dev/null; then
-    python -m pip install -q --no-index --find-links .wheels pydantic tomli-w psutil pyyaml pytest 2>&1 | tail -2
-fi
+bash benchmarks/install_wheels.sh
 setsid nohup taskset -c "$cores" python benchmarks/learning/feedback_choice.py all --out "$out" --minutes "$minutes" "$@" \
     >> "$out/log" 2>&1 < /dev/null &
 echo "begun: $out/log"

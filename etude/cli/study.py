@@ -103,11 +103,11 @@ def study_run(
         if results is not None:
             study = replace(study, results_in=results / study.name)
         if only_base:
-            named = {each.name: each for each in with_needs(study.arms(cpu)[arm].bases)} if arm and seed >= 0 else {}
+            if not arm or seed < 0:
+                raise EtudeError("--base makes one model that an arm of a seed starts from: give --arm and --seed, too")
+            named = {each.name: each for each in with_needs(study.arms(cpu)[arm].bases)}
             if only_base not in named:
-                raise EtudeError(
-                    f"no base {only_base!r}; with --arm and --seed given: {', '.join(named) or 'give both'}"
-                )
+                raise EtudeError(f"{arm} starts from {', '.join(named) or 'no base'}, and not from {only_base!r}")
             make_base(named[only_base], Places(runs, seed, study.path), run_command, changes or ())
             return {"bases": True, "ran": []}
         wanted = [(a, s) for a, s in study.missing(cpu) if arm in ("", a) and seed in (-1, s)]

@@ -44,7 +44,7 @@ class FeedbackSettings:
     trust: float = setting(0.0, "share of the live weights' logits mixed into the teacher's", least=0, most=1)
     focus: float = setting(
         0.0,
-        "nats that the hint must lower a token of the turn by, for the teacher's weights, to teach it; 0 teaches all",
+        "nats that the hint must lower a token of the turn by, for the same teacher, to teach it; 0 teaches all",
         least=0,
     )
     clip: float = setting(0.0, "most that one token's divergence counts, nats; 0 is no bound", least=0)

@@ -17,6 +17,7 @@ from typing import Any
 import tomli_w
 
 from etude.core.errors import EtudeError
+from etude.core.renamed import DEFAULTS
 
 KIND = "etude run"  # in run.json: the proof that a directory is ours, without which --fresh deletes nothing
 LOCK = ".lock"
@@ -160,6 +161,7 @@ def check_recipe(
 ) -> None:
     """Refuse a recipe that differs from the recorded one in a key that a begun stage has read.
 
+    A default of before in place of the one of now is no difference (renamed.py).
     `may_change` has the keys that a stage takes up anew when it is continued; a finished one does not.
     """
     # Nothing depends on the recipe before a stage has begun.
@@ -171,7 +173,7 @@ def check_recipe(
     changes = {
         key: change
         for key, change in changed_keys(with_defaults(recorded, as_toml(defaults or {})), now).items()
-        if any(f"{key}.".startswith(each) for each in differ)
+        if any(f"{key}.".startswith(each) for each in differ) and change != DEFAULTS.get(key)
     }
     free = {
         stage: () if "finished" in entry else (may_change or {}).get(stage, ())

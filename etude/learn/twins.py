@@ -24,7 +24,6 @@ from etude.model.head import divergence
 from etude.model.packed_forward import Packed
 
 Teacher = tuple[float, Decoder, Tensor]  # share of the logits, weights, hidden states
-Facts = dict[str, Tensor]  # of the entries, by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,32 +86,6 @@ def teacher_logprobs(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Ten
     for other_EV in more:
         logits_EV += other_EV
     return flat.log_softmax(logits_EV, c["row"])
-
-
-@torch.no_grad()
-def filter_twins(
-    twins: Sequence[Context], found: Sequence[Teacher], flat: Packed, hidden_TD: Tensor, c: Facts, changes: list[Tensor]
-) -> None:
-    """Takes the weight from twins that must lower the student's tokens, but whose context does not, in the mean.
-
-    A hint that makes a mistake likelier would teach it. `changes` hears the mean change of log-probability of each.
-    """
-    if not (twins[0].target.lowers or twins[0].target.focus):
-        return
-    student_E = flat.logprobs(hidden_TD, c["row"], c["id"])
-    parts = []
-    for places_P in torch.split(torch.arange(len(c["row"]), device=flat.device), flat.chunk_whole):
-        facts = {name: fact[places_P] for name, fact in c.items()}
-        teacher_PV = teacher_logprobs(found, flat, facts)
-        parts.append(teacher_PV.gather(-1, facts["id"][:, None])[:, 0])
-    change_E = torch.cat(parts) - student_E
-    c |= {"informed": torch.cat(parts), "student": student_E}
-    if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
-        c["teacher_logp"] = teacher_PV
-    both_2E = torch.stack((change_E, torch.ones_like(change_E)))
-    sum_S, count_S = flat.total(both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E))
-    c["weight"] = c["weight"] * (sum_S < 0)[c["site"]] if twins[0].target.lowers else c["weight"]
-    changes += [sum_S / count_S] if flat.share is None or flat.share.leads else []
 
 
 def distances(

@@ -148,10 +148,13 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                             continue
                         teacher = log_probabilities(twin[int(target.align_T[t]) - 1], item.temperature)
                         if target.focus:
-                            own = naive_logits(weights[target.weights], item.tokens_T, 0)[0][t - 1]
-                            before = log_probabilities(own, item.temperature)[token]
-                            after = teacher[token]
-                            if float((after - before).detach()) > -target.focus:
+                            with torch.no_grad():
+                                named, live = (
+                                    naive_logits(weights[name], item.tokens_T, 0)[0][t - 1]
+                                    for name in (target.weights, "live")
+                                )
+                            before = log_probabilities((1 - share) * named + share * live, item.temperature)
+                            if float(teacher[token] - before[token]) > -target.focus:
                                 continue
                         if target.lowers and twin_change(item, stream, target, log_ps, twin) >= 0:
                             continue
@@ -277,18 +280,35 @@ def test_twin_under_named_weights(make_decoder: Make, rng: np.random.Generator, 
     check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, weights=weights, trust=trust))))
 
 
-@pytest.mark.parametrize("weights", ["live", "frozen"])
-def test_tokens_that_the_hint_does_not_dispute_are_left_out(
-    make_decoder: Make, rng: np.random.Generator, weights: str
-) -> None:
-    heard = []
+@pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.0), ("frozen", 0.3), ("ema", 1.0)])
+def test_tokens_that_the_hint_does_not_dispute_are_left_out(make_decoder: Make, weights: str, trust: float) -> None:
+    """Lowered for the same teacher: with a share of the live weights, that share is in it without the hint, too."""
+    found = []
     for focus in (0.0, 0.02):
-        how: dict[str, object] = {"weights": weights, "divergence": "reverse", "focus": focus, "lowers": True}
-        made = items(np.random.default_rng(5), partial(twin, **how))
-        heard.append(check(make_decoder, Batch(made))["loss"])
-    assert heard[0] != heard[1] != 0
-    how = {"weights": weights, "focus": 0.02, "trust": 0.3}
-    check(make_decoder, Batch(items(rng, partial(twin, **how))))
+        how: dict[str, object] = {"weights": weights, "trust": trust, "divergence": "reverse", "focus": focus}
+        made = items(np.random.default_rng(5), partial(twin, **how), partial(twin, **how, lowers=True))
+        found.append(check(make_decoder, Batch(made)))
+    assert found[0]["twin_loss"] != found[1]["twin_loss"] != 0
+
+
+def test_without_the_filter_no_twin_is_counted_as_left_out(make_decoder: Make, rng: np.random.Generator) -> None:
+    learner = Learner(make_decoder(1), OptimSettings(), 10, 64)
+    metrics = learner.forward_backward(Batch(items(rng, partial(twin, focus=0.02))))
+    assert "twin_kl" in metrics and not {"twins", "twins_filtered", "twin_change"} & metrics.keys()
+
+
+def test_what_two_hints_of_one_sequence_are_compared_with_is_computed_and_counted_once(
+    make_decoder: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = items(rng, *[partial(twin, weights="frozen", focus=0.02)] * 2)[2]
+    computed: list[int] = []
+    forward = Decoder.forward
+    monkeypatch.setattr(
+        Decoder, "forward", lambda self, ids, *rest: computed.append(len(ids)) or forward(self, ids, *rest)
+    )
+    learner = Learner(make_decoder(1), OptimSettings(), 10, 200, frozen=make_decoder(3))
+    learner.forward_backward(Batch([item]))
+    assert computed[::2] == [21, 21] and sum(computed) == item.computed_tokens
 
 
 @pytest.mark.parametrize("support", ["full", 5, "sampled"])

@@ -26,6 +26,7 @@ ALL = "results.json"  # every result of the folder in one file
 LOGS = "logs"
 CORES = 2  # of one arm
 PAUSE = 0.5  # seconds between looks at the processes
+LAST_SECONDS = 20.0  # for a process that was told to end
 LINES = 15  # of a failed arm's log that are said
 
 
@@ -198,7 +199,7 @@ class _Many:
         self.running.append(_Running(process, slot, time.monotonic(), job, base))
 
     def hear(self) -> None:
-        """Of what has ended."""
+        """Takes what has ended out of what runs, and books it."""
         for each in [each for each in self.running if each.process.poll() is not None]:
             self.running.remove(each)
             if each.slot >= 0:
@@ -227,16 +228,31 @@ class _Many:
     def end(self) -> None:
         """Ends what is still under way, with everything that it started: its session is its own."""
         for each in self.running:
-            os.killpg(each.process.pid, signal.SIGTERM)
+            end_session(each.process)
         for each in self.running:
-            try:
-                each.process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(each.process.pid, signal.SIGKILL)
-                each.process.wait(20)
+            wait_or_kill(each.process)
             name = each.job.name if each.job else Path(each.base).name
+            if each.job and _result(self.results, each.job).is_file():
+                self.summary.done.append(name)  # just before it was told to end
+                continue
             self.summary.late.append(name)
             self.say(f"{name}: ended at the deadline; its run stays and goes on with the next command")
+        collect(self.results)
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Tells a process and all that it started to end, unless it has been heard of: its number may be another's then."""
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGTERM)
+
+
+def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    """Until it has ended, or by force."""
+    try:
+        process.wait(LAST_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(LAST_SECONDS)
 
 
 def _cores(slot: int) -> set[int]:
@@ -260,7 +276,7 @@ def _result(results: Path, job: Job) -> Path:
 
 
 def collect(results: Path) -> Path:
-    """All results below the folder as one file of {path: result}, with the ends of the logs of those that failed."""
+    """All results below the folder as one file of {path: result}."""
     files = sorted(path for path in results.glob("*/results*/*.json"))
     found = {str(path.relative_to(results)): json.loads(path.read_text()) for path in files}
     write_whole(results / ALL, json.dumps(found) + "\n")

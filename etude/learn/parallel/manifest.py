@@ -25,7 +25,7 @@ class Kind:
     likeness: str
     weights: str
     trust: float
-    focused: bool = False
+    reads_twice: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ItemFacts:
         heard = [stream for stream in item.streams if stream.counts]
         found = [(stream, stream.target) for stream in heard if isinstance(stream.target, Twin)]
         teachers = [
-            Kind(repr(each.likeness), target.weights, target.trust, target.focus != 0) for each, target in found
+            Kind(repr(each.likeness), target.weights, target.trust, target.reads_twice) for each, target in found
         ]
         depth = max((stream.depth for stream in heard), default=0)
         return cls(len(item.tokens_T), item.room, item.computed_tokens, depth, teachers)

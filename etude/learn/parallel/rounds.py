@@ -96,12 +96,12 @@ class RankMicroBatch(MicroBatch):
 
     @torch.no_grad()
     def _fill_in(self, kind: Kind) -> None:
-        """As many forwards of the same weights as `teachers` makes."""
+        """As many forwards of the same weights as `teachers` and `leave_out` make."""
         shares = {"live": kind.trust} | {kind.weights: 1 - kind.trust * (kind.weights != "live")}
         for name, share in shares.items():
             if share:
                 Packed(self.weights[name], [FILLER.tokens_T]).hidden()
-        if kind.focused and kind.weights != "live":
+        if kind.reads_twice:
             Packed(self.weights[kind.weights], [FILLER.tokens_T]).hidden()
 
 

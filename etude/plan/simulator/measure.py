@@ -41,12 +41,14 @@ def measure_run(run: Path, recipe: Recipe) -> ServiceTimes:
     rows = [row for row in read_metrics(run) if row["stage"] == "rl"]
     if len(rows) < FEWEST:
         raise EtudeError(f"{run} has {len(rows)} steps of reinforcement learning; service times need {FEWEST}")
-    if not all("engine_steps" in row for row in rows):
+    devices = recipe.run.device != "cpu"
+    # With a device, processor time of steps without what the thread slept for them is less than they took.
+    partly = devices and any("engine_step_seconds" in row and "engine_waited_seconds" not in row for row in rows)
+    if partly or not all("engine_steps" in row for row in rows):
         raise EtudeError(
-            f"{run} was made before steps of the engine were counted; train a few steps again with this version"
+            f"{run} was made before steps of the engine were counted as now; train a few steps again with this version"
         )
     groups = read_groups(run)
-    devices = recipe.run.device != "cpu"
     cores = float(rows[-1].get("cores", 0.0))
     rollouts, seconds = sum(row["rollouts"] for row in rows), sum(row["seconds"] for row in rows)
 

@@ -22,8 +22,8 @@ from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.groups import Rollout
 
 
-def whole(context: Literal["errors", "solution"]) -> dict[str, Any]:
-    """What all of them share: a text above the whole rollout, and a teacher that is asked as it is."""
+def above_all(context: Literal["errors", "solution"]) -> dict[str, Any]:
+    """What all of them share: a text above the whole rollout, of which every token is taught."""
     return {"context": context, "filter": False, "focus": 0.0}
 
 
@@ -41,7 +41,7 @@ class Sdpo(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "ema"
-        return replace(settings, direction="reverse", support="top", teacher=teacher, **whole("errors"))
+        return replace(settings, direction="reverse", support="top", teacher=teacher, **above_all("errors"))
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]
@@ -55,7 +55,7 @@ class Sdft(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "ema"
-        return replace(settings, direction="forward", support="full", teacher=teacher, **whole("solution"))
+        return replace(settings, direction="forward", support="full", teacher=teacher, **above_all("solution"))
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]
@@ -69,7 +69,7 @@ class Opsd(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "frozen"
-        return replace(settings, direction="jsd", beta=0.5, support="full", teacher=teacher, **whole("solution"))
+        return replace(settings, direction="jsd", beta=0.5, support="full", teacher=teacher, **above_all("solution"))
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]

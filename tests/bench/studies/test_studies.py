@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -210,6 +215,51 @@ def test_many_arms_run_side_by_side_and_what_fails_is_told(tmp_path: Path) -> No
     assert late.left == ["better-old-0", "better-new-0"] and late.failed == []
 
 
+def test_what_was_heard_of_just_before_the_end_keeps_nobody_running(
+    own: tuple[StudyFolder, list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended in the middle of its books, it used to fail at the number of a process that was gone, and left the rest."""
+    study, popen = own[0], subprocess.Popen
+    begun: list[subprocess.Popen[bytes]] = []
+    jobs = [Job(study, "old", 0), Job(study, "new", 0)]
+    for base in with_needs(jobs[0].bases):
+        make_base(base, Places(tmp_path / "runs", 0, study.path), running.run_command)
+
+    def start(words: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        begun.append(popen([sys.executable, "-c", "" if "old" in words else "import time; time.sleep(600)"], **how))
+        return begun[-1]
+
+    def hear(text: str) -> None:
+        said.append(text)
+        if text == "better-new-0: begun":
+            result = ArmResult("old", 0, 1.0, "", {}, [], {})
+            write_result(tmp_path / "out" / "better" / "results" / "old-0.json", result)
+            begun[0].wait(30)
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    monkeypatch.setattr("etude.bench.studies.many_arms.subprocess.Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        run_many(jobs, tmp_path / "runs", tmp_path / "out", slots=2, seconds=3600.0, say=hear)
+    assert [each.returncode for each in begun] == [0, -signal.SIGTERM]
+    assert [text.partition(":")[0] for text in said if "at the deadline" in text] == ["better-new-0"]
+    assert list(json.loads((tmp_path / "out" / "results.json").read_text())) == ["better/results/old-0.json"]
+
+
+def test_the_line_that_said_it_has_ended_begins_again_with_what_is_left(tmp_path: Path) -> None:
+    """Who began before was kept by its number: later lines, with other words too, only said that it has ended."""
+    root = Path(__file__).parents[3]
+    for name in ("studies/on_many_cores.sh", "benchmarks/install_wheels.sh", "bin/python"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((root / name).read_text() if name.endswith(".sh") else '#!/bin/sh\necho "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    for words in (["--minutes", "1"], ["--only", "async"]):
+        command = ["bash", "studies/on_many_cores.sh", "60", "out", *words]
+        found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        assert found.stdout.endswith("ended\n") and " ".join(words) in found.stdout
+
+
 def test_results_of_another_machine_are_taken_in(own: tuple[StudyFolder, list[list[str]]], tmp_path: Path) -> None:
     study, _ = own
     away = replace(study, results_in=tmp_path / "out" / "better")
@@ -372,6 +422,8 @@ def test_one_base_is_made_by_its_name(own: tuple[StudyFolder, list[list[str]]], 
     assert sorted(path.name for path in (tmp_path / "runs").glob("base-*") if path.is_dir()) == ["base-root"]
     refused = CliRunner().invoke(app, [*words, "--arm", "old", "--seed", "1", "--base", "other"])
     assert refused.exit_code != 0 and "root, tuned" in refused.output
+    every = CliRunner().invoke(app, [*words, "--arm", "old", "--base", "root"])
+    assert every.exit_code != 0 and "give --arm and --seed" in every.output
 
 
 def test_hidden_families_say_why_they_are_not_learnt() -> None:

@@ -42,7 +42,7 @@ def items(decoder: Decoder, seed: int = 0) -> list[Item]:
                 Stream("main", weight, Twin(tokens_U=hinted, align_T=align, weights=kind, lowers=kind == "live"))
                 for kind in ("live", "frozen")
             ]
-            how = {"weights": "frozen", "focus": 0.01}
+            how = {"weights": "frozen", "trust": 0.3, "focus": 0.01}
             streams.append(Stream("main", weight, Twin(tokens_U=hinted, align_T=align, **how)))  # type: ignore[arg-type]
         experts = None
         if config.num_experts and number != 2:
