@@ -86,7 +86,7 @@ def batch(seed: int, model: str) -> Batch:
                 Stream("main", weight_T, sampled),
                 Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, lowers=True, support=8)),
             ],
-            [Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, weights="frozen", trust=0.3, focus=0.01))],
+            [Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, weights="frozen", trust=0.3))],
             [Stream("main", weight_T, Label(tokens_T))],
         ][number]
         if model == "moe" and number in (3, 4):

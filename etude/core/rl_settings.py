@@ -42,11 +42,6 @@ class FeedbackSettings:
         "frozen", "whose weights read the hint: those of the start, an average (rl.optim.ema), or those that learn"
     )
     trust: float = setting(0.0, "share of the live weights' logits mixed into the teacher's", least=0, most=1)
-    focus: float = setting(
-        0.0,
-        "nats that the hint must lower a token of the turn by, for the same teacher, to teach it; 0 teaches all",
-        least=0,
-    )
     clip: float = setting(0.0, "most that one token's divergence counts, nats; 0 is no bound", least=0)
     ratio: float = setting(
         2.0, "most that p(learner) / p(sampler) multiplies a token's divergence; 0 leaves the ratio out", least=0

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.learn.focus import leave_out
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
-from etude.learn.twins import Context, Teacher, add_twin, distances, teachers, twin_metrics
+from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, teachers, twin_metrics
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics
 from etude.model.packed_forward import Packed
@@ -146,9 +145,7 @@ class MicroBatch:
             group.teachers = [(1.0, self.flat.decoder, self.flat.whole(hidden[0]))]
         elif isinstance(target, Twin):
             group.teachers = teachers(group.twins, self.flat, self.weights)
-            if target.lowers or target.focus:
-                facts = self.flat, self.weights, hidden[group.depth], c
-                leave_out(group.twins, group.teachers, *facts, self.tally.changes)
+            filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))

@@ -54,17 +54,11 @@ class Twin(Distribution):
     align_T: Ids  # where token t stands in the twin; -1 where it does not
     weights: Literal["live", "ema", "frozen"] = "live"
     trust: float = 0.0  # share of the live weights' logits mixed into those of `weights`
-    focus: float = 0.0  # nats that its context must lower a token by, for this teacher, to count; 0: all do
     lowers: bool = False  # counts only if its context makes the weighted tokens less likely in the mean
     logprob_T: Floats | None = None  # the sampler's: a token then counts r = p(learner) / p(sampler) times,
     ratio: float = float("inf")  # and at most so many times
     experts_UBK: npt.NDArray[np.int16] | None = None  # as of an item; None leaves the teacher's routers free
     plausible: float = 0.0
-
-    @property
-    def reads_twice(self) -> bool:
-        """Whether its weights score the sequence without its context, too: the student is not the same teacher."""
-        return bool(self.focus) and self.weights != "live" and self.trust < 1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -128,14 +122,13 @@ class Item:
     @property
     def taught_tokens(self) -> int:
         """Those that its teachers compute: live ones only what they do not share with it."""
-        tokens, twice = 0, set[tuple[object, ...]]()
+        tokens = 0
         for stream in self.streams:
             target = stream.target
             if isinstance(target, Twin) and stream.counts:
                 asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
                 tokens += len(target.tokens_U) - (target.weights == "live") * self.shared_tokens(target, asked)
-                twice |= {stream.likeness} if target.reads_twice else set()
-        return tokens + len(self.tokens_T) * len(twice)  # without their contexts it is the same for all that are alike
+        return tokens
 
     @property
     def computed_tokens(self) -> int:

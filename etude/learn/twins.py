@@ -31,7 +31,6 @@ class Context:
     """One twin of a micro-batch."""
 
     target: Twin
-    item: Item
     start: int  # of its item in the flat batch
     shared: int  # leading tokens whose states are the student's own and never asked for
 
@@ -44,8 +43,8 @@ def add_twin(twins: list[Context], item: Item, start: int, target: Twin, t: Ids)
     """Adds the twin of an item that lies at `start`; the facts of its tokens `t`, which are asked about."""
     shared = item.shared_tokens(target, t)
     before = sum(len(each.rest_U) for each in twins)
-    facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins)), "at": t}
-    twins.append(Context(target, item, start, shared))
+    facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins))}
+    twins.append(Context(target, start, shared))
     return facts if target.logprob_T is None else facts | {"logprob": target.logprob_T[t]}
 
 
@@ -86,6 +85,36 @@ def teacher_logprobs(found: Sequence[Teacher], flat: Packed, c: Mapping[str, Ten
     for other_EV in more:
         logits_EV += other_EV
     return flat.log_softmax(logits_EV, c["row"])
+
+
+@torch.no_grad()
+def filter_twins(
+    twins: Sequence[Context],
+    found: Sequence[Teacher],
+    flat: Packed,
+    hidden_TD: Tensor,
+    c: dict[str, Tensor],
+    changes: list[Tensor],
+) -> None:
+    """Takes the weight from twins that must lower the student's tokens, but whose context does not, in the mean.
+
+    A hint that makes a mistake likelier would teach it. `changes` hears the mean change of log-probability of each.
+    """
+    if not twins[0].target.lowers:
+        return
+    student_E = flat.logprobs(hidden_TD, c["row"], c["id"])
+    parts = []
+    for places_P in torch.split(torch.arange(len(c["row"]), device=flat.device), flat.chunk_whole):
+        facts = {name: fact[places_P] for name, fact in c.items()}
+        teacher_PV = teacher_logprobs(found, flat, facts)
+        parts.append(teacher_PV.gather(-1, facts["id"][:, None])[:, 0])
+    change_E = torch.cat(parts) - student_E
+    if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
+        c["teacher_logp"] = teacher_PV
+    both_2E = torch.stack((change_E, torch.ones_like(change_E)))
+    sum_S, count_S = flat.total(both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E))
+    c["weight"] = c["weight"] * (sum_S < 0)[c["site"]]
+    changes += [sum_S / count_S] if flat.share is None or flat.share.leads else []
 
 
 def distances(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -13,7 +12,7 @@ from etude.core import recipe as recipes
 from etude.core.rl_settings import RLSettings
 from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
-from etude.learn.streams import Batch, Item, Label, Stream, Twin
+from etude.learn.streams import Batch, Item, Label, Stream
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 
@@ -61,34 +60,6 @@ def test_averaged_weights_route_with_averaged_biases_and_a_resume_keeps_them(tmp
     resumed = Learner(mixture(9), settings, 10, 64)
     resumed.restore(tmp_path)
     assert torch.equal(bias(resumed, "ema"), bias(learner, "ema"))
-
-
-@pytest.mark.parametrize("replay", [True, False])
-@pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.0), ("frozen", 0.4)])
-def test_a_hint_that_says_nothing_disputes_no_token_whatever_experts_are_chosen(
-    weights: str, trust: float, replay: bool
-) -> None:
-    """Without a word of difference only another choice of experts could lower a token."""
-    rng = np.random.default_rng(4)
-    length, decoder = 24, mixture()
-    tokens = rng.integers(0, VOCAB, length)
-    shape = length, len(decoder.config.sparse_layers), decoder.config.num_experts_per_tok
-    first = rng.integers(0, decoder.config.num_experts - 1, shape[:2])
-    experts = (first[:, :, None] + np.arange(shape[2])).astype(np.int16) if replay else None
-    learner = Learner(decoder, OptimSettings(), 10, 64, frozen=mixture(3))
-    for focus, taught in ((0.0, True), (1e-3, False)):
-        target = Twin(
-            tokens_U=tokens,
-            align_T=np.arange(length),
-            weights=weights,
-            trust=trust,
-            focus=focus,
-            experts_UBK=experts,  # type: ignore[arg-type]
-        )
-        item = Item(tokens, [Stream("main", np.ones(length, np.float32), target)], 1.1, experts)
-        metrics = learner.forward_backward(Batch([item]))
-        assert ("twin_kl" in metrics) == taught
-        assert (abs(metrics["twin_loss"]) > 1e-3) == (taught and weights == "frozen")
 
 
 def test_a_checkpoint_from_before_biases_were_averaged_begins_with_the_live_ones(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import pytest
@@ -147,15 +146,6 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                         if target.align_T[t] < 1:
                             continue
                         teacher = log_probabilities(twin[int(target.align_T[t]) - 1], item.temperature)
-                        if target.focus:
-                            with torch.no_grad():
-                                named, live = (
-                                    naive_logits(weights[name], item.tokens_T, 0)[0][t - 1]
-                                    for name in (target.weights, "live")
-                                )
-                            before = log_probabilities((1 - share) * named + share * live, item.temperature)
-                            if float(teacher[token] - before[token]) > -target.focus:
-                                continue
                         if target.lowers and twin_change(item, stream, target, log_ps, twin) >= 0:
                             continue
                         logprob = None if target.logprob_T is None else float(target.logprob_T[t])
@@ -278,37 +268,6 @@ def test_twin(make_decoder: Make, rng: np.random.Generator, divergence: str, sup
 @pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.0), ("frozen", 0.4), ("ema", 1.0)])
 def test_twin_under_named_weights(make_decoder: Make, rng: np.random.Generator, weights: str, trust: float) -> None:
     check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, weights=weights, trust=trust))))
-
-
-@pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.0), ("frozen", 0.3), ("ema", 1.0)])
-def test_tokens_that_the_hint_does_not_dispute_are_left_out(make_decoder: Make, weights: str, trust: float) -> None:
-    """Lowered for the same teacher: with a share of the live weights, that share is in it without the hint, too."""
-    found = []
-    for focus in (0.0, 0.02):
-        how: dict[str, object] = {"weights": weights, "trust": trust, "divergence": "reverse", "focus": focus}
-        made = items(np.random.default_rng(5), partial(twin, **how), partial(twin, **how, lowers=True))
-        found.append(check(make_decoder, Batch(made)))
-    assert found[0]["twin_loss"] != found[1]["twin_loss"] != 0
-
-
-def test_without_the_filter_no_twin_is_counted_as_left_out(make_decoder: Make, rng: np.random.Generator) -> None:
-    learner = Learner(make_decoder(1), OptimSettings(), 10, 64)
-    metrics = learner.forward_backward(Batch(items(rng, partial(twin, focus=0.02))))
-    assert "twin_kl" in metrics and not {"twins", "twins_filtered", "twin_change"} & metrics.keys()
-
-
-def test_what_two_hints_of_one_sequence_are_compared_with_is_computed_and_counted_once(
-    make_decoder: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    item = items(rng, *[partial(twin, weights="frozen", focus=0.02)] * 2)[2]
-    computed: list[int] = []
-    forward = Decoder.forward
-    monkeypatch.setattr(
-        Decoder, "forward", lambda self, ids, *rest: computed.append(len(ids)) or forward(self, ids, *rest)
-    )
-    learner = Learner(make_decoder(1), OptimSettings(), 10, 200, frozen=make_decoder(3))
-    learner.forward_backward(Batch([item]))
-    assert computed[::2] == [21, 21] and sum(computed) == item.computed_tokens
 
 
 @pytest.mark.parametrize("support", ["full", 5, "sampled"])

@@ -25,7 +25,6 @@ class Kind:
     likeness: str
     weights: str
     trust: float
-    reads_twice: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,7 @@ class ItemFacts:
     def of(cls, item: Item) -> ItemFacts:
         heard = [stream for stream in item.streams if stream.counts]
         found = [(stream, stream.target) for stream in heard if isinstance(stream.target, Twin)]
-        teachers = [
-            Kind(repr(each.likeness), target.weights, target.trust, target.reads_twice) for each, target in found
-        ]
+        teachers = [Kind(repr(stream.likeness), target.weights, target.trust) for stream, target in found]
         depth = max((stream.depth for stream in heard), default=0)
         return cls(len(item.tokens_T), item.room, item.computed_tokens, depth, teachers)
 

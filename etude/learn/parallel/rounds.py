@@ -96,13 +96,11 @@ class RankMicroBatch(MicroBatch):
 
     @torch.no_grad()
     def _fill_in(self, kind: Kind) -> None:
-        """As many forwards of the same weights as `teachers` and `leave_out` make."""
+        """As many forwards of the same weights as `teachers` makes."""
         shares = {"live": kind.trust} | {kind.weights: 1 - kind.trust * (kind.weights != "live")}
         for name, share in shares.items():
             if share:
                 Packed(self.weights[name], [FILLER.tokens_T]).hidden()
-        if kind.reads_twice:
-            Packed(self.weights[kind.weights], [FILLER.tokens_T]).hidden()
 
 
 @torch.no_grad()

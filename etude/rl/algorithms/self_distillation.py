@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -20,11 +20,6 @@ from etude.core.rl_settings import FeedbackSettings
 from etude.learn.streams import Item
 from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.groups import Rollout
-
-
-def above_all(context: Literal["errors", "solution"]) -> dict[str, Any]:
-    """What all of them share: a text above the whole rollout, of which every token is taught."""
-    return {"context": context, "filter": False, "focus": 0.0}
 
 
 class _Settings(Algorithm.Settings, frozen=True):
@@ -41,7 +36,7 @@ class Sdpo(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "ema"
-        return replace(settings, direction="reverse", support="top", teacher=teacher, **above_all("errors"))
+        return replace(settings, context="errors", direction="reverse", support="top", teacher=teacher, filter=False)
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]
@@ -55,7 +50,7 @@ class Sdft(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "ema"
-        return replace(settings, direction="forward", support="full", teacher=teacher, **above_all("solution"))
+        return replace(settings, context="solution", direction="forward", support="full", teacher=teacher, filter=False)
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]
@@ -69,7 +64,8 @@ class Opsd(Algorithm):
 
     def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
         teacher = self.settings.teacher or "frozen"
-        return replace(settings, direction="jsd", beta=0.5, support="full", teacher=teacher, **above_all("solution"))
+        how = replace(settings, context="solution", direction="jsd", beta=0.5, support="full", filter=False)
+        return replace(how, teacher=teacher)
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         return [[] for _ in rollouts]

@@ -90,7 +90,6 @@ class HintStreams:
             align_T=align_T,
             weights=settings.teacher,
             trust=settings.trust,
-            focus=settings.focus,
             divergence=settings.direction,
             beta=settings.beta,
             support=support,

@@ -42,8 +42,6 @@ def items(decoder: Decoder, seed: int = 0) -> list[Item]:
                 Stream("main", weight, Twin(tokens_U=hinted, align_T=align, weights=kind, lowers=kind == "live"))
                 for kind in ("live", "frozen")
             ]
-            how = {"weights": "frozen", "trust": 0.3, "focus": 0.01}
-            streams.append(Stream("main", weight, Twin(tokens_U=hinted, align_T=align, **how)))  # type: ignore[arg-type]
         experts = None
         if config.num_experts and number != 2:
             shape = length, len(config.sparse_layers), config.num_experts_per_tok

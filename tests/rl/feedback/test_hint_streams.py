@@ -99,12 +99,11 @@ def test_groups_without_signal_and_masked_rollouts_are_taught_too() -> None:
 
 def test_settings_reach_the_twin() -> None:
     how: dict[str, Any] = {"direction": "jsd", "beta": 0.3, "support": "top", "top": 7, "teacher": "frozen"}
-    how |= {"trust": 0.2, "focus": 0.6, "clip": 0.5, "ratio": 0.0, "filter": False, "cap": 1}
+    how |= {"trust": 0.2, "clip": 0.5, "ratio": 0.0, "filter": False, "cap": 1}
     found = prepared([rollout(1.0, hints=2), rollout(0.0)], **how)
     (twin,) = [stream.target for stream in found.batch.items[0].streams if isinstance(stream.target, Twin)]
     assert (twin.divergence, twin.beta, twin.support, twin.weights) == ("jsd", 0.3, 7, "frozen")
     assert (twin.trust, twin.clip, twin.logprob_T, twin.lowers) == (0.2, 0.5, None, False)
-    assert twin.focus == 0.6
     assert found.feedback["feedback_capped"] == 1
 
 
@@ -155,13 +154,12 @@ def test_a_teacher_that_nobody_keeps_is_refused() -> None:
 )
 def test_self_distillation_is_the_same_streams_without_a_policy_gradient(use: str, how: tuple[Any, ...]) -> None:
     whole = replace(rollout(1.0), sites=(Site(1, "privileged.errors", "x"),), hints=(Hinted(0, 0, 4, (90,), 5, 20),))
-    found = prepared([whole, rollout(0.0)], use=use, behaviours=[], focus=1.0)
+    found = prepared([whole, rollout(0.0)], use=use, behaviours=[])
     assert found.zero_variance == 0 and prepared([whole, rollout(1.0)], use=use, behaviours=[]).zero_variance == 1
     (item,) = found.batch.items
     (stream,) = item.streams
     assert isinstance(stream.target, Twin)
     assert (stream.target.divergence, stream.target.support, stream.target.weights) == how
-    assert stream.target.focus == 0  # of hints: these ask their teacher as it was published
     assert np.flatnonzero(stream.weight_T).tolist() == [5, 6, 7, 12, 13, 14, 15]  # every sampled token of the rollout
     assert stream.target.tokens_U.tolist() == [0, 1, 2, 3, 90, *range(5, 20)]
 
