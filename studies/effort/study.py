@@ -86,8 +86,9 @@ def conclude(results: Results) -> Verdict:
     told.append(f"hard tasks, non-linear against linear: {times(spared)} of the tokens, pass rate {points(passes)}")
     bent_ratio = ratios["easy", "non-linear"].mean / ratios["hard", "non-linear"].mean
     told.append(f"non-linear shortens easy tasks {1 / bent_ratio:.2f} times as much as hard ones")
-    # Shorter where it is easy, in every seed; on hard tasks it takes away less than the linear one does.
-    sure = ratios["easy", "non-linear"].high < 1 and bent_ratio < 1 and (spared.low > 1 or passes.low > 0)
+    # Shorter where it is easy, and not by giving up there; on hard tasks it takes away less than the linear one does.
+    shorter = ratios["easy", "non-linear"].high < 1 and kept["easy", "non-linear"].high >= 0
+    sure = shorter and bent_ratio < 1 and (spared.low > 1 or passes.low > 0)
     head = f"{mean_of(none, 'easy_tokens'):.0f} and {mean_of(none, 'hard_tokens'):.0f} tokens without a penalty. "
     return Verdict("confirmed" if sure else "not confirmed", f"{head}{'; '.join(told)} ({len(none)} seeds).")
 
@@ -109,9 +110,9 @@ def figures(results: Results) -> list[Figure]:
 
 STUDY = Study(
     claim="A penalty that grows ever more slowly with effort shortens easy tasks and spares hard ones.",
-    shown="Tokens by difficulty, against no penalty: fewer on easy tasks (the interval of the ratio below 1), a "
-    "smaller cut on hard ones, and there more tokens or passes than under a linear penalty of the same size on easy "
-    "tasks.",
+    shown="Tokens by difficulty, against no penalty: fewer on easy tasks (the interval of the ratio below 1) and no "
+    "fewer passes (the interval of the difference reaches 0), a smaller cut on hard ones, and there more tokens or "
+    "passes than under a linear penalty of the same size on easy tasks.",
     arms={"cpu": {penalty: arm(penalty) for penalty in PARTS}},
     measure=measure,
     conclude=conclude,

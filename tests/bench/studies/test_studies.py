@@ -296,19 +296,42 @@ def test_differences_are_paired_by_task_and_by_seed() -> None:
 
 
 def test_what_a_small_context_costs_is_read_from_one_checkpoint() -> None:
-    """RL may lift a small context to where a long one was before it, and still lose as much by being small."""
+    """RL may lift a small context to where a long one was before it, and still lose as much by being small.
+
+    Nor is the claim shown by summaries as long as prompted ones, or by none: it says that they take fewer tokens.
+    """
     conclude = open_study("self-summary", Path(__file__).parents[3] / "studies").study.conclude
 
-    def verdict(demonstrated: int) -> str:
+    def verdict(demonstrated: int, tokens: float = 12.0) -> str:
         passed = {"long": 10, "none": 0, "prompted": 0, "demonstrated": demonstrated, "trained": 10}
         results = {}
         for arm, count in passed.items():
             tasks = {str(number): f"{2 * (number < count)}/2" for number in range(20)}
-            values = {"tasks": tasks, "pass_rate": count / 20, "tokens": 100.0}
+            values: dict[str, Any] = {"tasks": tasks, "pass_rate": count / 20, "tokens": 100.0}
+            if arm not in ("long", "none") and tokens:
+                values["summary_tokens"] = 48.0 if arm == "prompted" else tokens
             results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
         return conclude(results).verdict
 
     assert verdict(9) == "confirmed" and verdict(2) == "not confirmed"
+    assert verdict(9, tokens=48.0) == verdict(9, tokens=0.0) == "not confirmed"
+
+
+def test_a_penalty_that_shortens_by_giving_up_is_not_confirmed() -> None:
+    """Fewer tokens on easy tasks that pass less often used to count as the same work done in fewer."""
+    conclude = open_study("effort", Path(__file__).parents[3] / "studies").study.conclude
+
+    def verdict(easy_passes: int) -> str:
+        results = {}
+        for arm, easy, hard in (("none", 100.0, 300.0), ("linear", 60.0, 150.0), ("non-linear", 60.0, 280.0)):
+            passed = easy_passes if arm == "non-linear" else 16
+            values: dict[str, Any] = {"easy_tokens": easy, "hard_tokens": hard, "easy_passes": passed / 20}
+            values |= {"hard_passes": 0.5, "hard": {"a": "1/2", "b": "1/2"}}
+            values["easy"] = {str(number): f"{2 * (number < passed)}/2" for number in range(20)}
+            results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
+        return conclude(results).verdict
+
+    assert verdict(16) == "confirmed" and verdict(4) == "not confirmed"
 
 
 def test_the_study_of_staleness_names_where_both_bounds_hold() -> None:
