@@ -23,9 +23,7 @@ export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 rm -rf "$work"/{fit,few,small,two,held-few,held-small,held-two}
 mkdir -p "$work" "$out"
 
-if ! python -c "import pydantic, tomli_w, psutil, yaml" 2>/dev/null; then
-    python -m pip install -q --no-index --find-links .wheels pydantic tomli-w psutil pyyaml pytest 2>&1 | tail -2
-fi
+bash benchmarks/install_wheels.sh
 taskset -pc "$cores" $$ > /dev/null || echo "cores $cores cannot be had; the runs share all of them" >&2
 left() { echo $(( until - (SECONDS - began) )); }
 

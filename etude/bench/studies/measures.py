@@ -17,6 +17,7 @@ from etude.bench.run_data import RunData
 from etude.bench.stats import Interval, Tally, mean_interval, paired_gain
 from etude.bench.studies.bases import FACTS, Places
 from etude.bench.studies.study import ArmResult, Base, Results
+from etude.core.errors import EtudeError
 
 BENCH = "bench.json"  # beside an arm's run: {arm}/bench.json, where a command saved a benchmark
 
@@ -102,8 +103,10 @@ def last_third(run: RunData, name: str, stage: str = "rl") -> float:
 def base_ends(run: Path, name: str) -> dict[str, Any]:
     """What the stages of a base logged last, by stage: of the one that this arm's run started from."""
     seed = int(run.parent.name.rpartition("-")[2])
-    facts = json.loads((Places(run.parent.parent, seed).base(Base(name, ())) / FACTS).read_text())
-    found: dict[str, Any] = facts["ends"]
+    base = Places(run.parent.parent, seed).base(Base(name, ()))
+    found: dict[str, Any] | None = json.loads((base / FACTS).read_text()).get("ends")
+    if found is None:
+        raise EtudeError(f"{base} was made before bases kept their losses; delete it and run the study again")
     return found
 
 

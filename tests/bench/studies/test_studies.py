@@ -391,6 +391,10 @@ def test_a_base_keeps_what_its_stages_logged_last(tmp_path: Path) -> None:
     make_base(base, Places(tmp_path, 3), play)
     ends = base_ends(tmp_path / "study-cpu-arm-3" / "run", "little")
     assert ends["pretrain"]["held_out_loss"] == 2.0 and ends["pretrain"]["seconds"] == 1.0
+    facts = tmp_path / "base-little-3" / "base.json"
+    facts.write_text(json.dumps({"seconds": 1.0}))  # as it was made before it kept them
+    with pytest.raises(EtudeError, match="delete it and run the study again"):
+        base_ends(tmp_path / "study-cpu-arm-3" / "run", "little")
 
 
 def test_groups_with_passes_and_failures_are_counted_by_family(tmp_path: Path) -> None:
