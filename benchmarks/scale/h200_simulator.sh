@@ -84,7 +84,7 @@ checked=()
 for name in few two small; do
     [ -e "$work/$name/metrics.jsonl" ] && checked+=("$name")
 done
-for name in "${checked[@]}"; do  # one at a time: a run that cannot be read costs only its own line
+for name in "${checked[@]}"; do  # a process each: a run that cannot be read costs only its own line
     timeout $(( $(left) > 20 ? $(left) : 20 )) python benchmarks/scale/simulator.py --fit "$work/fit" \
         --check "$work/$name" --own-rollouts --json > "$work/$name.json" 2> "$work/$name.txt" &
 done
