@@ -32,6 +32,7 @@ from etude.bench.studies.page import write_page
 from etude.bench.studies.run_arms import run_arms
 from etude.bench.studies.study import ArmResult, Base, StudyFolder, Verdict, open_study, study_names, write_result
 from etude.cli.main import app
+from etude.core.component import load_file
 from etude.core.errors import EtudeError
 from etude.core.run import Run
 
@@ -213,6 +214,18 @@ def test_many_arms_run_side_by_side_and_what_fails_is_told(tmp_path: Path) -> No
     # Nothing that would not end in time is begun.
     late = run_many(jobs, tmp_path / "runs", tmp_path / "out", slots=2, seconds=1.0, say=said.append)
     assert late.left == ["better-old-0", "better-new-0"] and late.failed == []
+
+
+def test_every_study_has_a_place_among_the_priorities_and_every_job_comes_once() -> None:
+    """A study that no line names would never be run beside others."""
+    root = Path(__file__).parents[3] / "studies"
+    many = load_file("run_many", root / "run_many.py")
+    assert {line.split()[0].rstrip(":") for line in many.PRIORITY} == set(study_names(root))
+    missing, again = ([job.name for job in many.jobs([], names)] for names in ([], ["async"]))
+    studies = [open_study(name, root) for name in study_names(root)]
+    assert set(missing) == {f"{study.name}-{arm}-{seed}" for study in studies for arm, seed in study.missing("cpu")}
+    assert set(again) - set(missing) <= {f"async-{arm}-{seed}" for arm, seed in open_study("async", root).every("cpu")}
+    assert len(set(again)) == len(again) >= 12  # three seeds of four arms, though they have results
 
 
 def test_what_was_heard_of_just_before_the_end_keeps_nobody_running(
