@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from etude.bench.studies.measures import (
     paired_by_seed,
     paired_by_task,
     ratio_by_seed,
+    ratio_by_task,
 )
 from etude.bench.studies.page import write_page
 from etude.bench.studies.run_arms import run_arms
@@ -304,6 +306,12 @@ def test_differences_are_paired_by_task_and_by_seed() -> None:
     assert paired_by_task(old[:1], new[:1]) is None  # no seed in common
     assert paired_by_seed(old, new, "rate").mean == pytest.approx((0.5 + 0.25) / 2)
     assert ratio_by_seed(old, new, "rate") == pytest.approx((2.0, 2.0, 2.0))
+    counted = [[result("x", seed, {}, 0.0) for seed in (0, 1)] for _ in range(2)]
+    for some, tokens in zip(counted, ((100.0, 50.0, 80.0), (200.0, 100.0, 80.0)), strict=True):
+        some[0].values["tokens"], some[1].values["tokens"] = {"a": tokens[0], "b": tokens[1]}, {"b": tokens[2]}
+    found = ratio_by_task(*counted, "tokens")  # a: 2; b: 2 and 1, its geometric mean
+    assert found is not None and found.mean == pytest.approx(math.sqrt(2 * math.sqrt(2))) and found.low < 2**0.5
+    assert ratio_by_task(counted[0][:1], counted[1][1:], "tokens") is None
     (line,) = mean_lines({"old": old}, "curve")
     assert line.points == [(5.0, 0.375), (10.0, 0.375)]
 
@@ -341,6 +349,10 @@ def test_a_penalty_that_shortens_by_giving_up_is_not_confirmed() -> None:
             values: dict[str, Any] = {"easy_tokens": easy, "hard_tokens": hard, "easy_passes": passed / 20}
             values |= {"hard_passes": 0.5, "hard": {"a": "1/2", "b": "1/2"}}
             values["easy"] = {str(number): f"{2 * (number < passed)}/2" for number in range(20)}
+            values |= {
+                f"{level}_task_tokens": {"a": mean - 5, "b": mean + 5}
+                for level, mean in (("easy", easy), ("hard", hard))
+            }
             results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
         return conclude(results).verdict
 
