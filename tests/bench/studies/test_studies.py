@@ -488,8 +488,10 @@ def test_hidden_families_say_why_they_are_not_learnt() -> None:
             values = {"tasks": tasks, "pass_rate": passed / 20, "best": 0.25, "unseen_best": 0.0}
             values |= {"signal_first": 0.0, "signal_last": 0.5}
             results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
+        results["sft"] = [replace(results["near"][0], arm="sft")]
         return conclude(results)
 
+    assert "sft: 0.0% (one seed), " in verdict(10).sentence  # it used to have an interval from 0 to 100%
     assert verdict(10).verdict == "confirmed" and verdict(1).verdict == "not confirmed"
     assert "25.0% of tasks in 16 tries" in verdict(0).sentence and "failures 0% in the first" in verdict(0).sentence
 
