@@ -42,25 +42,28 @@ PRIORITY = (
     "rl-against-sft rl-300 sft-300 rl-6000 sft-6000: 0",
 )
 GPU = 0.4  # of the time of two cores, to make a base
-AGAIN = " again"  # behind the seeds: though there is a result
+ALL_SEEDS = "0 1 2"
 
 
 def jobs(only: Sequence[str], again: Sequence[str] = ()) -> list[Job]:
     """The arms without a result in the order above, those of `again`, then those that only reports want."""
-    found: list[Job] = []
-    names = list(dict.fromkeys(line.split()[0].rstrip(":") for line in PRIORITY))
-    repeated = [f"{name}: 0 1 2{AGAIN}" for name in again]
-    rest = [f"{name} {' '.join(open_study(name, HERE).arms('cpu'))}: 0 1 2" for name in names]
-    for line in (*PRIORITY, *repeated, *rest):
-        words, _, seeds = line.removesuffix(AGAIN).partition(":")
-        name, *arms = words.split()
-        study = open_study(name, HERE)
-        chosen = arms or [arm for arm, what in study.arms("cpu").items() if what.compared]
-        wanted = set(study.every("cpu") if line.endswith(AGAIN) else study.missing("cpu"))
-        known = {job.name for job in found}
-        in_turn = [Job(study, arm, int(seed)) for seed in seeds.split() for arm in chosen if (arm, int(seed)) in wanted]
-        found += [job for job in in_turn if job.name not in known]
-    return [job for job in found if not only or job.study.name in only]
+    names = dict.fromkeys(line.split()[0].rstrip(":") for line in PRIORITY)
+    rest = [f"{name} {' '.join(open_study(name, HERE).arms('cpu'))}: {ALL_SEEDS}" for name in names]
+    found = [job for line in PRIORITY for job in _of_line(line)]
+    found += [job for name in again for job in _of_line(f"{name}: {ALL_SEEDS}", with_results=True)]
+    found += [job for line in rest for job in _of_line(line)]
+    once = {job.name: job for job in found}
+    return [job for job in once.values() if not only or job.study.name in only]
+
+
+def _of_line(line: str, with_results: bool = False) -> list[Job]:
+    """The jobs of a line, seed by seed: those that have no result, or all."""
+    words, _, seeds = line.partition(":")
+    name, *arms = words.split()
+    study = open_study(name, HERE)
+    chosen = arms or [arm for arm, what in study.arms("cpu").items() if what.compared]
+    wanted = study.every("cpu") if with_results else study.missing("cpu")
+    return [Job(study, arm, int(seed)) for seed in seeds.split() for arm in chosen if (arm, int(seed)) in wanted]
 
 
 def core_numbers(text: str) -> set[int]:

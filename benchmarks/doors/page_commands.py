@@ -15,7 +15,7 @@ from etude.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {*(ROOT / "docs" / "log").glob("*.md")})
-OLD_NAMES = "glossary.md"  # its tables name commands as they were
+OLD_NAMES = "old-names.md"  # its tables name commands as they were
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELLS = ("", "console", "sh", "bash")
 INDENTED = re.compile(r"(?<=\n\n)((?:    .+\n)+)")  # a block of code without a fence

@@ -23,9 +23,7 @@ export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 rm -rf "$work"/{fit,few,small,two,held-few,held-small,held-two}
 mkdir -p "$work" "$out"
 
-if ! python -c "import pydantic, tomli_w, psutil, yaml" 2>/dev/null; then
-    python -m pip install -q --no-index --find-links .wheels pydantic tomli-w psutil pyyaml pytest 2>&1 | tail -2
-fi
+bash benchmarks/install_wheels.sh
 taskset -pc "$cores" $$ > /dev/null || echo "cores $cores cannot be had; the runs share all of them" >&2
 left() { echo $(( until - (SECONDS - began) )); }
 
@@ -86,7 +84,7 @@ checked=()
 for name in few two small; do
     [ -e "$work/$name/metrics.jsonl" ] && checked+=("$name")
 done
-for name in "${checked[@]}"; do  # one at a time: a run that cannot be read costs only its own line
+for name in "${checked[@]}"; do  # a process each: a run that cannot be read costs only its own line
     timeout $(( $(left) > 20 ? $(left) : 20 )) python benchmarks/scale/simulator.py --fit "$work/fit" \
         --check "$work/$name" --own-rollouts --json > "$work/$name.json" 2> "$work/$name.txt" &
 done

@@ -82,7 +82,7 @@ class Counts:
     tools: dict[str, dict[str, int]] = field(default_factory=dict)  # tool -> calls, and errors by class
     stops: dict[str, int] = field(default_factory=dict)
     summaries: int = 0  # turns that summed up a full context
-    summary_tokens: int = 0  # their words, without thinking
+    summary_tokens: int = 0  # of those turns, with thinking and calls
 
     @property
     def format_errors(self) -> float:

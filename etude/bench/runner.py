@@ -29,6 +29,7 @@ from etude.core.recipe import Recipe
 from etude.core.settings import BenchSettings
 from etude.forge.curriculum.sources import open_source
 from etude.harness.metrics import measure
+from etude.harness.summary import estimated_tokens
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
 from etude.policies.scripted import Scripted
@@ -282,7 +283,24 @@ def _keep(scored: Scored) -> _Kept:
     tokens = trajectory.sampled_tokens if effort.exact else estimate
     text = dataclasses.replace(trajectory, segments=[])
     verdict = scored.ruling.verdict if scored.ruling is not None else ""
-    return _Kept(text, scored.passed, grade.reason, grade.backend, tokens, verdict, effort.summary_tokens)
+    return _Kept(text, scored.passed, grade.reason, grade.backend, tokens, verdict, summary_tokens(trajectory))
+
+
+def summary_tokens(trajectory: Trajectory) -> int:
+    """All tokens of the turns that summed up; estimated where nobody has their ids.
+
+    Not of their words alone: who answers the request with a call in place of words has taken some, too.
+    """
+    turns = {number: entry for number, entry in enumerate(trajectory.entries) if entry.purpose == "summary"}
+    if not trajectory.segments:
+        return sum(estimated_tokens([entry.message]) for entry in turns.values())
+    return sum(
+        span.end - span.start
+        for number, segment in enumerate(trajectory.segments)
+        for span in segment.rendered.spans
+        if span.own and span.message < len(segment.messages)
+        if (entry := turns.get(segment.messages[span.message])) is not None and entry.segment == number
+    )
 
 
 def _count(rollouts: Sequence[_Kept]) -> Counts:

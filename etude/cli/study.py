@@ -95,9 +95,9 @@ def study_run(
         from etude.bench.studies.study import open_study
         from etude.core.errors import EtudeError
 
-        study, cpu = open_study(name, root), _size(size)
-        if arm and arm not in study.arms(cpu):
-            raise EtudeError(f"{name} has no arm {arm!r}; it has {', '.join(study.arms(cpu))}")
+        study, which = open_study(name, root), _size(size)
+        if arm and arm not in study.arms(which):
+            raise EtudeError(f"{name} has no arm {arm!r}; it has {', '.join(study.arms(which))}")
         if changes and results is None and not bases_only and not only_base:
             raise EtudeError("--set tries a study at another size: give --results DIR too, so that none is mixed up")
         if results is not None:
@@ -105,23 +105,25 @@ def study_run(
         if only_base:
             if not arm or seed < 0:
                 raise EtudeError("--base makes one model that an arm of a seed starts from: give --arm and --seed, too")
-            named = {each.name: each for each in with_needs(study.arms(cpu)[arm].bases)}
+            named = {each.name: each for each in with_needs(study.arms(which)[arm].bases)}
             if only_base not in named:
                 raise EtudeError(f"{arm} starts from {', '.join(named) or 'no base'}, and not from {only_base!r}")
             make_base(named[only_base], Places(runs, seed, study.path), run_command, changes or ())
             return {"bases": True, "ran": []}
-        wanted = [(a, s) for a, s in study.missing(cpu) if arm in ("", a) and seed in (-1, s)]
+        wanted = [(a, s) for a, s in study.missing(which) if arm in ("", a) and seed in (-1, s)]
         if bases_only:
             for a, s in wanted:
-                for base in study.arms(cpu)[a].bases:
+                for base in study.arms(which)[a].bases:
                     make_base(base, Places(runs, s, study.path), run_command, changes or ())
             return {"bases": True, "ran": []}
         seconds = 60 * minutes
         done = (
-            run_arms(study, cpu, runs, only=wanted, seconds=seconds, keep=keep, changes=changes or ()) if wanted else []
+            run_arms(study, which, runs, only=wanted, seconds=seconds, keep=keep, changes=changes or ())
+            if wanted
+            else []
         )
-        verdict = study.verdict(cpu)
-        page = str(write_page(study, cpu)) if results is None else ""
+        verdict = study.verdict(which)
+        page = str(write_page(study, which)) if results is None else ""
         return {"ran": done, "page": page, "verdict": verdict.verdict, "sentence": verdict.sentence}
 
     answer(work, _show_verdict, json)

@@ -15,8 +15,8 @@ class StepCosts:
     """Sums over all steps: of seconds, and of products of seconds, rows that sampled and tokens of prompts.
 
     Seconds are processor time of the engine's thread, and where a device computes, also those that the thread slept
-    until a step was there. What the device did meanwhile costs nobody anything: a step is launched before the one
-    before it is read.
+    until a step was done. What the device computes while the thread is busy is not in them: the next step is launched
+    before this one is read.
     """
 
     step_seconds: float = 0.0
@@ -47,7 +47,7 @@ class ThreadClock:
         self._since = time.thread_time()
 
     def stop(self) -> None:
-        """What comes now is no work on steps. What was done for one that is not read yet counts for it."""
+        """The thread does other work from here on. What it did for a step that is not read yet counts for that step."""
         self._spent += time.thread_time() - self._since
 
     def lap(self) -> float:

@@ -6,6 +6,7 @@ measured, too: how many tasks pass at all in many tries, and in how many groups 
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,12 @@ def conclude(results: Results) -> Verdict:
         if not results[arm] or gain is None:
             continue
         rates = mean_interval([each.values["pass_rate"] for each in results[arm]])
-        said += f". {arm}: {rates.mean:.1%} ({max(0.0, rates.low):.1%} to {min(1.0, rates.high):.1%} over seeds), "
-        said += f"{points(gain)} in pairs of tasks"
+        over = (
+            f"{max(0.0, rates.low):.1%} to {min(1.0, rates.high):.1%} over seeds"
+            if rates.low > -math.inf
+            else "one seed"
+        )
+        said += f". {arm}: {rates.mean:.1%} ({over}), {points(gain)} in pairs of tasks"
         if arm in WAYS:
             first, last = (mean_of(results[arm], f"signal_{end}") for end in ("first", "last"))
             said += f"; groups with passes and failures {first:.0%} in the first ten steps, {last:.0%} in the last"

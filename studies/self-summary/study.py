@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.bench.report.charts import Line
-from etude.bench.studies.measures import bench_values, mean_of, paired_by_task, points
+from etude.bench.studies.measures import bench_values, mean_of, paired_by_task, points, ratio_by_seed, times
 from etude.bench.studies.nano import NANO, reinforced
 from etude.bench.studies.study import Arm, Base, Figure, Results, Study, Verdict
 
@@ -24,7 +24,11 @@ SUMMARY = Base(
     needs=(NANO,),
     minutes=8,
 )
-# Our own long request would be longer than the context.
+# Our own long request would be longer than the context. Of this one the model reads about 66 tokens more than of the
+# short one, and its summary may be three times as long. Neither is taken from the work: turns and results end where
+# they do in the other arms, at about 247 tokens.
+PROMPTED = ("harness.limits.context_tokens=402", "harness.summary.max_tokens=72")
+PROMPTED += ("harness.limits.rollout_tokens=2000", "harness.limits.sampled_tokens=550")
 REQUEST = (
     "The conversation will be cut off here. Write down what was asked, which files are done, which files are left and "
     "what comes next, so that the work can go on from your words alone. Call no tool."
@@ -37,10 +41,11 @@ HOW = {
     "none": ("a small context, no summary", ("harness.summary.use=off",)),
     "prompted": (
         "a small one, asked in a long request",
-        ("harness.summary.use=prompted", f"harness.summary.request={REQUEST}"),
+        ("harness.summary.use=prompted", f"harness.summary.request={REQUEST}", *PROMPTED),
     ),
     "demonstrated": ("a small one, as fine-tuning showed", ()),
 }
+SUMMED = ("prompted", "demonstrated", "trained")  # arms that sum up
 
 
 def bench(model: str, *keys: str) -> tuple[str, ...]:
@@ -66,19 +71,18 @@ def conclude(results: Results) -> Verdict:
     near, solvable = paired_by_task(long, results["demonstrated"]), paired_by_task(none, trained)
     prompted = paired_by_task(results["prompted"], trained)
     gained = paired_by_task(results["demonstrated"], trained)
-    written = ", ".join(
-        f"{arm} {mean_of(some, 'summary_tokens'):.0f}"
-        for arm, some in results.items()
-        if some and all("summary_tokens" in each.values for each in some)
-    )
+    if any("summary_tokens" not in each.values for name in SUMMED for each in results[name]):
+        return Verdict("not confirmed", f"In an arm with summaries none was written ({said}).")
+    written = ", ".join(f"{name} {mean_of(results[name], 'summary_tokens'):.0f}" for name in SUMMED)
+    shorter = ratio_by_seed(results["prompted"], trained, "summary_tokens")
     assert near and solvable and prompted and gained  # the same tasks in all arms
     said = (
         f"{said}. Demonstrated against a long context, the same checkpoint, {points(near)} (bar -15). Trained against "
         f"none {points(solvable)}, against prompted {points(prompted)}, against demonstrated {points(gained)} "
-        f"({len(long)} seeds). Tokens of a summary: {written or 'not counted'}. A model of this size was never shown "
-        "the long request, so its arm says little about prompting."
+        f"({len(long)} seeds). Tokens of a summary: {written}; trained against prompted {times(shorter)}. A model of "
+        "this size was never shown the long request, so its arm says little about prompting."
     )
-    shown = near.mean >= -NEAR and rates["none"] <= NONE and solvable.low > 0 and prompted.low > 0
+    shown = near.mean >= -NEAR and rates["none"] <= NONE and solvable.low > 0 and prompted.low > 0 and shorter.mean < 1
     return Verdict("confirmed" if shown else "not confirmed", said)
 
 
@@ -98,7 +102,7 @@ STUDY = Study(
     claim="Longer tasks become solvable by summaries, and trained ones lose less than prompted ones with fewer tokens.",
     shown="Pass rate of tasks twice as long as the context, in pairs of tasks: the same checkpoint with "
     "summaries within 15 points of a long context, at most 2% without, and trained by RL above none and above "
-    "prompted, both intervals above 0.",
+    "prompted, both intervals above 0, with shorter summaries than prompted.",
     arms={
         "cpu": {
             name: Arm(about, (bench("{summary}/model", *keys),), (SUMMARY,), minutes=1.4)

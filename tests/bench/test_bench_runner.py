@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from etude.bench.result import BenchResult, compare, load_result, save_result
-from etude.bench.runner import bench_policy, bench_tasks, run_bench
+from etude.bench.runner import bench_policy, bench_tasks, run_bench, summary_tokens
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample, User
@@ -21,6 +21,7 @@ from etude.core.settings import AgentLimits, BenchSettings, HarnessSettings, Rew
 from etude.forge.katas.task_source import write_katas
 from etude.harness.summary import REQUEST
 from etude.harness.text_turns import write_turn
+from etude.harness.trajectory import MessageRecord, Segment, Trajectory
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -120,6 +121,18 @@ def test_unreadable_turns_and_wrong_calls_are_counted_by_class(grounds: Grounds)
     assert counts.tool_errors == {"InvalidArguments": 2, "UnexpectedEnvironment": 2}
     assert counts.stops == {"final": 2}
     assert "unseen" not in result.counts
+
+
+def test_a_call_in_place_of_a_summary_has_taken_tokens_too() -> None:
+    """A model that cannot follow the request counted as one whose summaries cost nothing."""
+    said = [MessageRecord(User(REQUEST)), MessageRecord(Assistant(), purpose="summary"), MessageRecord(Assistant())]
+    segment = Segment(messages=[0, 1, 2])
+    for message, part, length in ((0, "prompt", 5), (1, "thinking", 3), (1, "call", 4), (2, "call", 6)):
+        segment.rendered.append(message, part, range(length), own=message > 0)  # type: ignore[arg-type]
+    carried = Segment(messages=[1])  # where a later segment shows it again, it was not said again
+    carried.rendered.append(0, "call", range(4), own=True)
+    assert summary_tokens(Trajectory(entries=said, segments=[segment, carried])) == 7
+    assert summary_tokens(Trajectory(entries=said)) == 0  # a text of no length
 
 
 def test_summaries_and_their_tokens_are_counted(grounds: Grounds) -> None:

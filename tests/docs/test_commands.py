@@ -1,7 +1,7 @@
 """Every command in README and docs is one that can be typed: `etude` ones are parsed and their recipes loaded.
 
 Of `python FILE` the file has to be there, and each of its options has to stand in it. Stages are dry-run. Not checked:
-what is in the glossary (old names). `python benchmarks/doors/run_commands.py` runs all that can be run.
+what is in the page of old names. `python benchmarks/doors/run_commands.py` runs all that can be run.
 """
 
 from __future__ import annotations

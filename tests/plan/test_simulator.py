@@ -435,12 +435,17 @@ def test_service_times_of_a_run_on_a_gpu(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "times.json").write_text(json.dumps(found.data()))
     assert load_times(tmp_path / "times.json") == found
     assert simulate(found, Scenario(LOOP)).rollouts_per_second > 0
-    # Before, only processor time was counted: a run from then would give steps that are four times as fast.
-    for row in rows:
-        row.pop("engine_waited_seconds")
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(EtudeError, match="train a few steps again"):
-        measure_run(tmp_path, recipes.load("nano", ["run.device=cuda"]))
+    # Before, only processor time was counted, or nothing of single steps: runs from then would give steps that are
+    # several times as fast. An engine of somebody else's counts none.
+    for name, value, why in (
+        ("engine_steps", 0, "counts no steps"),
+        ("engine_waited_seconds", None, "train a few steps again"),
+        ("engine_step_seconds", None, "train a few steps again"),
+    ):
+        rows = [{key: each for key, each in (row | {name: value}).items() if each is not None} for row in rows]
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with pytest.raises(EtudeError, match=why):
+            measure_run(tmp_path, recipes.load("nano", ["run.device=cuda"]))
 
 
 def test_a_faster_learner_shares_beginnings_as_before() -> None:

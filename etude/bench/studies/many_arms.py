@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etude.bench.studies.bases import OF_MACHINE, Places, is_made, missing_bases
+from etude.bench.studies.bases import OF_MACHINE, Places, missing_bases
 from etude.bench.studies.study import ArmResult, Base, Size, StudyFolder, write_result
 from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
@@ -170,7 +170,7 @@ class _Many:
         return under_way < self.bases.at_once if self.bases.at_once else bool(self.free)
 
     def _begin_base(self, wanted: Sequence[Base], places: Places, job: Job) -> None:
-        first = next(base for base in wanted if all(is_made(need, places, self.changes) for need in base.needs))
+        first = wanted[0]  # what the others start from comes first
         target = places.base(first)
         if not self._base_slot() or str(target) in {each.base for each in self.running}:
             return

@@ -17,6 +17,7 @@ from etude.bench.run_data import RunData
 from etude.bench.stats import Interval, Tally, mean_interval, paired_gain
 from etude.bench.studies.bases import FACTS, Places
 from etude.bench.studies.study import ArmResult, Base, Results
+from etude.core.errors import EtudeError
 
 BENCH = "bench.json"  # beside an arm's run: {arm}/bench.json, where a command saved a benchmark
 
@@ -73,6 +74,21 @@ def paired_by_task(
     return Interval(found.mean, max(-1.0, found.low), min(1.0, found.high))
 
 
+def ratio_by_task(before: Sequence[ArmResult], after: Sequence[ArmResult], name: str) -> Interval | None:
+    """The second arm's number of a task as a multiple of the first's, over tasks as in `paired_by_task`.
+
+    Geometric means; a number below 1 counts as 1.
+    """
+    old = {(each.seed, task): value for each in before for task, value in each.values.get(name, {}).items()}
+    new = {(each.seed, task): value for each in after for task, value in each.values.get(name, {}).items()}
+    ratios: dict[str, list[float]] = {}
+    for key in sorted(old.keys() & new.keys()):
+        ratios.setdefault(key[1], []).append(math.log(max(1.0, new[key]) / max(1.0, old[key])))
+    if not ratios:
+        return None
+    return _as_ratio(mean_interval([sum(some) / len(some) for some in ratios.values()]))
+
+
 def paired_by_seed(before: Sequence[ArmResult], after: Sequence[ArmResult], name: str) -> Interval:
     """How much a value is higher in the second arm, over the seeds that both have."""
     old = {each.seed: float(each.values[name]) for each in before}
@@ -84,8 +100,11 @@ def ratio_by_seed(before: Sequence[ArmResult], after: Sequence[ArmResult], name:
     """The second arm's value as a multiple of the first's: the geometric mean over seeds, 0 counted as 1e-6."""
     old = {each.seed: max(1e-6, float(each.values[name])) for each in before}
     new = {each.seed: max(1e-6, float(each.values[name])) for each in after}
-    found = mean_interval([math.log(new[seed] / old[seed]) for seed in sorted(old.keys() & new.keys())])
-    return Interval(*(math.exp(min(found_at, 700.0)) for found_at in found))
+    return _as_ratio(mean_interval([math.log(new[seed] / old[seed]) for seed in sorted(old.keys() & new.keys())]))
+
+
+def _as_ratio(logs: Interval) -> Interval:
+    return Interval(*(math.exp(min(found, 700.0)) for found in logs))
 
 
 def mean_of(results: Sequence[ArmResult], name: str) -> float:
@@ -102,8 +121,10 @@ def last_third(run: RunData, name: str, stage: str = "rl") -> float:
 def base_ends(run: Path, name: str) -> dict[str, Any]:
     """What the stages of a base logged last, by stage: of the one that this arm's run started from."""
     seed = int(run.parent.name.rpartition("-")[2])
-    facts = json.loads((Places(run.parent.parent, seed).base(Base(name, ())) / FACTS).read_text())
-    found: dict[str, Any] = facts["ends"]
+    base = Places(run.parent.parent, seed).base(Base(name, ()))
+    found: dict[str, Any] | None = json.loads((base / FACTS).read_text()).get("ends")
+    if found is None:
+        raise EtudeError(f"{base} was made before bases kept their losses; delete it and run the study again")
     return found
 
 

@@ -43,11 +43,13 @@ def measure_run(run: Path, recipe: Recipe) -> ServiceTimes:
         raise EtudeError(f"{run} has {len(rows)} steps of reinforcement learning; service times need {FEWEST}")
     devices = recipe.run.device != "cpu"
     # With a device, processor time of steps without what the thread slept for them is less than they took.
-    partly = devices and any("engine_step_seconds" in row and "engine_waited_seconds" not in row for row in rows)
-    if partly or not all("engine_steps" in row for row in rows):
+    needed = "engine_waited_seconds" if devices else "engine_step_seconds"
+    if not all(needed in row for row in rows):
         raise EtudeError(
             f"{run} was made before steps of the engine were counted as now; train a few steps again with this version"
         )
+    if not _sum(rows, "engine_steps"):
+        raise EtudeError(f"{run} has no service times: its engine counts no steps, as vLLM; sample with our engine")
     groups = read_groups(run)
     cores = float(rows[-1].get("cores", 0.0))
     rollouts, seconds = sum(row["rollouts"] for row in rows), sum(row["seconds"] for row in rows)
@@ -96,19 +98,13 @@ def engine_times(
     recipe: Recipe,
     groups: Sequence[Sequence[RolloutShape]],
 ) -> EngineTimes:
-    """What a step, a token of an answer and a token of a prompt take, by least squares over the rows."""
-    steps, sampled = _column(rows, "engine_steps"), _column(rows, "engine_sampled_tokens")
-    prompts = np.maximum(0.0, _column(rows, "engine_computed_tokens") - sampled)
-    host, ahead = 1.0, 0
-    if seconds := _sum(rows, "engine_step_seconds"):
-        waited = _sum(rows, "engine_waited_seconds")
-        # The rest of its process hands tokens over: while its thread waits for a device, else instead of it.
-        rest = max(0.0, float(spent.sum()) - (seconds - waited))
-        taken = seconds - waited + max(waited, rest)
-        host, ahead = 1 - max(0.0, waited - rest) / taken, int(recipe.run.device != "cpu")
-        step, token, prompt = _of_steps(rows, taken)
-    else:
-        step, token, prompt = not_negative(np.stack([steps, sampled, prompts], 1), spent)
+    """What a step, a token of an answer and a token of a prompt take, by least squares over the steps."""
+    seconds, waited = _sum(rows, "engine_step_seconds"), _sum(rows, "engine_waited_seconds")
+    # The rest of its process hands tokens over: while its thread waits for a device, else instead of it.
+    rest = max(0.0, float(spent.sum()) - (seconds - waited))
+    taken = seconds - waited + max(waited, rest)
+    host, ahead = 1 - max(0.0, waited - rest) / taken, int(recipe.run.device != "cpu")
+    step, token, prompt = _of_steps(rows, taken)
     longest = sum(shape.tokens for group in groups for shape in group) / sum(map(len, groups))
     fits = int(recipe.engine.cache_tokens * recipe.cluster.engines // max(1.0, longest))
     return EngineTimes(step, token, prompt, max(1, min(recipe.engine.max_running, fits)), host, ahead)

@@ -188,9 +188,10 @@ class SharedCores(WorkClock):
 
 
 class DeviceBeside(WorkClock):
-    """Work on a device of its own, and beside it on shared cores: `host` of it, which others make slower.
+    """A program that computes on a device of its own, and for the share `host` of its time on the shared cores.
 
-    Not `slowed`, all of it is time, however busy the cores are: for work whose parts nobody measured.
+    That share is slower where others fill the cores. Without `slowed` it takes its time however busy they are: for
+    programs of which nobody measured what waits for what.
     """
 
     def __init__(self, cores: SharedCores, host: float, slowed: bool) -> None:

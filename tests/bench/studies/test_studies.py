@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -27,11 +28,13 @@ from etude.bench.studies.measures import (
     paired_by_seed,
     paired_by_task,
     ratio_by_seed,
+    ratio_by_task,
 )
 from etude.bench.studies.page import write_page
 from etude.bench.studies.run_arms import run_arms
 from etude.bench.studies.study import ArmResult, Base, StudyFolder, Verdict, open_study, study_names, write_result
 from etude.cli.main import app
+from etude.core.component import load_file
 from etude.core.errors import EtudeError
 from etude.core.run import Run
 
@@ -215,6 +218,18 @@ def test_many_arms_run_side_by_side_and_what_fails_is_told(tmp_path: Path) -> No
     assert late.left == ["better-old-0", "better-new-0"] and late.failed == []
 
 
+def test_every_study_has_a_place_among_the_priorities_and_every_job_comes_once() -> None:
+    """A study that no line names would never be run beside others."""
+    root = Path(__file__).parents[3] / "studies"
+    many = load_file("run_many", root / "run_many.py")
+    assert {line.split()[0].rstrip(":") for line in many.PRIORITY} == set(study_names(root))
+    missing, again = ([job.name for job in many.jobs([], names)] for names in ([], ["async"]))
+    studies = [open_study(name, root) for name in study_names(root)]
+    assert set(missing) == {f"{study.name}-{arm}-{seed}" for study in studies for arm, seed in study.missing("cpu")}
+    assert set(again) - set(missing) <= {f"async-{arm}-{seed}" for arm, seed in open_study("async", root).every("cpu")}
+    assert len(set(again)) == len(again) >= 12  # three seeds of four arms, though they have results
+
+
 def test_what_was_heard_of_just_before_the_end_keeps_nobody_running(
     own: tuple[StudyFolder, list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,24 +306,57 @@ def test_differences_are_paired_by_task_and_by_seed() -> None:
     assert paired_by_task(old[:1], new[:1]) is None  # no seed in common
     assert paired_by_seed(old, new, "rate").mean == pytest.approx((0.5 + 0.25) / 2)
     assert ratio_by_seed(old, new, "rate") == pytest.approx((2.0, 2.0, 2.0))
+    counted = [[result("x", seed, {}, 0.0) for seed in (0, 1)] for _ in range(2)]
+    for some, tokens in zip(counted, ((100.0, 50.0, 80.0), (200.0, 100.0, 80.0)), strict=True):
+        some[0].values["tokens"], some[1].values["tokens"] = {"a": tokens[0], "b": tokens[1]}, {"b": tokens[2]}
+    found = ratio_by_task(*counted, "tokens")  # a: 2; b: 2 and 1, its geometric mean
+    assert found is not None and found.mean == pytest.approx(math.sqrt(2 * math.sqrt(2))) and found.low < 2**0.5
+    assert ratio_by_task(counted[0][:1], counted[1][1:], "tokens") is None
     (line,) = mean_lines({"old": old}, "curve")
     assert line.points == [(5.0, 0.375), (10.0, 0.375)]
 
 
 def test_what_a_small_context_costs_is_read_from_one_checkpoint() -> None:
-    """RL may lift a small context to where a long one was before it, and still lose as much by being small."""
+    """RL may lift a small context to where a long one was before it, and still lose as much by being small.
+
+    Nor is the claim shown by summaries as long as prompted ones, or by none: it says that they take fewer tokens.
+    """
     conclude = open_study("self-summary", Path(__file__).parents[3] / "studies").study.conclude
 
-    def verdict(demonstrated: int) -> str:
+    def verdict(demonstrated: int, tokens: float = 12.0) -> str:
         passed = {"long": 10, "none": 0, "prompted": 0, "demonstrated": demonstrated, "trained": 10}
         results = {}
         for arm, count in passed.items():
             tasks = {str(number): f"{2 * (number < count)}/2" for number in range(20)}
-            values = {"tasks": tasks, "pass_rate": count / 20, "tokens": 100.0}
+            values: dict[str, Any] = {"tasks": tasks, "pass_rate": count / 20, "tokens": 100.0}
+            if arm not in ("long", "none") and tokens:
+                values["summary_tokens"] = 48.0 if arm == "prompted" else tokens
             results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
         return conclude(results).verdict
 
     assert verdict(9) == "confirmed" and verdict(2) == "not confirmed"
+    assert verdict(9, tokens=48.0) == verdict(9, tokens=0.0) == "not confirmed"
+
+
+def test_a_penalty_that_shortens_by_giving_up_is_not_confirmed() -> None:
+    """Fewer tokens on easy tasks that pass less often used to count as the same work done in fewer."""
+    conclude = open_study("effort", Path(__file__).parents[3] / "studies").study.conclude
+
+    def verdict(easy_passes: int) -> str:
+        results = {}
+        for arm, easy, hard in (("none", 100.0, 300.0), ("linear", 60.0, 150.0), ("non-linear", 60.0, 280.0)):
+            passed = easy_passes if arm == "non-linear" else 16
+            values: dict[str, Any] = {"easy_tokens": easy, "hard_tokens": hard, "easy_passes": passed / 20}
+            values |= {"hard_passes": 0.5, "hard": {"a": "1/2", "b": "1/2"}}
+            values["easy"] = {str(number): f"{2 * (number < passed)}/2" for number in range(20)}
+            values |= {
+                f"{level}_task_tokens": {"a": mean - 5, "b": mean + 5}
+                for level, mean in (("easy", easy), ("hard", hard))
+            }
+            results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
+        return conclude(results).verdict
+
+    assert verdict(16) == "confirmed" and verdict(4) == "not confirmed"
 
 
 def test_the_study_of_staleness_names_where_both_bounds_hold() -> None:
@@ -368,6 +416,10 @@ def test_a_base_keeps_what_its_stages_logged_last(tmp_path: Path) -> None:
     make_base(base, Places(tmp_path, 3), play)
     ends = base_ends(tmp_path / "study-cpu-arm-3" / "run", "little")
     assert ends["pretrain"]["held_out_loss"] == 2.0 and ends["pretrain"]["seconds"] == 1.0
+    facts = tmp_path / "base-little-3" / "base.json"
+    facts.write_text(json.dumps({"seconds": 1.0}))  # as it was made before it kept them
+    with pytest.raises(EtudeError, match="delete it and run the study again"):
+        base_ends(tmp_path / "study-cpu-arm-3" / "run", "little")
 
 
 def test_groups_with_passes_and_failures_are_counted_by_family(tmp_path: Path) -> None:
@@ -436,8 +488,10 @@ def test_hidden_families_say_why_they_are_not_learnt() -> None:
             values = {"tasks": tasks, "pass_rate": passed / 20, "best": 0.25, "unseen_best": 0.0}
             values |= {"signal_first": 0.0, "signal_last": 0.5}
             results[arm] = [ArmResult(arm, seed, 1.0, "", {}, [], values) for seed in (0, 1)]
+        results["sft"] = [replace(results["near"][0], arm="sft")]
         return conclude(results)
 
+    assert "sft: 0.0% (one seed), " in verdict(10).sentence  # it used to have an interval from 0 to 100%
     assert verdict(10).verdict == "confirmed" and verdict(1).verdict == "not confirmed"
     assert "25.0% of tasks in 16 tries" in verdict(0).sentence and "failures 0% in the first" in verdict(0).sentence
 
