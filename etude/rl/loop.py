@@ -37,8 +37,7 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import Clock, Deltas, bug_alarm, by_source, describe, staleness
-from etude.rl.no_passes import NoPasses
+from etude.rl.metrics import Clock, Deltas, NoPasses, bug_alarm, by_source, describe, staleness
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.pool import WorkerPool

@@ -45,7 +45,7 @@ from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.rl_settings import RLSettings
 from etude.core.run import Run
-from etude.core.terms import Terms
+from etude.core.terms import Terms, draw_terms
 from etude.forge.curriculum.sources import Listens, Mixes, Rewinds, TaskSource, curriculum_file, open_source
 from etude.harness.tools.service import Service
 from etude.rl.admission import Admission
@@ -55,7 +55,7 @@ from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
-from etude.rl.feedback.schedule import check_feedback, needs_frozen
+from etude.rl.feedback import check_feedback, needs_frozen
 from etude.rl.groups import RolloutGroup, Slot, unpack
 from etude.rl.journal import Journal, Resumed, SavedSlot
 from etude.rl.learner.client import LearnerClient, launch_learner
@@ -70,7 +70,6 @@ from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.ready_rollouts import ReadyRollouts
 from etude.rl.workers.setup import open_sandboxes, training_setup
 from etude.rollout.rollout import check_lengths
-from etude.rollout.terms import draw_terms
 from etude.rollout.turn_records import TurnRecords
 from etude.tasks.environment import shadow_backend
 from etude.tokens.dialect import open_dialect

@@ -23,7 +23,7 @@ from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.batches import prepare
 from etude.rl.checkpoint import Checkpoint
-from etude.rl.feedback.schedule import needs_frozen
+from etude.rl.feedback import needs_frozen
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner.client import LearnerClient, launch_learner
