@@ -60,8 +60,3 @@ def _equal(behaviour: Behaviour, others: Iterable[Behaviour]) -> Behaviour | Non
 def in_order(found: Iterable[Sequence[Site]]) -> tuple[Site, ...]:
     """Sites of several behaviours in the order of the messages, each once."""
     return tuple(sorted(dict.fromkeys(site for sites in found for site in sites), key=lambda site: site.message))
-
-
-async def find_sites(behaviours: Sequence[Behaviour], trajectory: Trajectory) -> tuple[Site, ...]:
-    """Where any of them happened."""
-    return in_order((await find_each(behaviours, trajectory)).values())

@@ -13,7 +13,7 @@ import pytest
 
 from etude.behaviours.base import Behaviour, Site, steps_of
 from etude.behaviours.reader import Reader
-from etude.behaviours.table import BEHAVIOURS, build_behaviour, build_behaviours, find_each, find_sites
+from etude.behaviours.table import BEHAVIOURS, build_behaviour, build_behaviours, find_each, in_order
 from etude.behaviours.tool_errors import CLASSES
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, ContextOverflow, Sample, Sampling, ToolResult, User
@@ -58,6 +58,10 @@ def write(text: str) -> tuple[Assistant, list[str]]:
 
 def run(command: str, answer: str = "fine") -> tuple[Assistant, list[str]]:
     return call("run", answer, command=command)
+
+
+async def find_sites(behaviours: Sequence[Behaviour], trajectory: Trajectory) -> tuple[Site, ...]:
+    return in_order((await find_each(behaviours, trajectory)).values())
 
 
 LINES = "\n".join(f"line_{i} = {i}" for i in range(20))
