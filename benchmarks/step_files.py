@@ -4,9 +4,10 @@
 
 A model with random weights trains on katas for a few steps. From its second publish to its fourth every function that
 runs in the orchestrator, the engine and the learner is seen by `sys.setprofile`; modules that are only loaded, and what
-runs inside sandboxes, are not. As such a model edits nothing and passes nowhere, the scripted reference solves one task
-in the same environment meanwhile, and the files of that script are left out. A part of the reward that varies by
-chance gives the step something to learn from.
+runs inside sandboxes, are not. FOLDERS count as one file each, as what runs of them is drawn. Such a model edits
+nothing and passes nowhere, so the scripted reference solves one task in the same environment meanwhile; that script and
+what it calls are left out. A part of the reward that varies by chance gives the step something to learn from. Exits 1
+where the page and the step differ.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ from etude.tokens.tokenizer import Tokenizer
 
 PACKAGE = Path(etude.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "rooms" / "one-step.md"
+FOLDERS = ("forge/katas/families/",)
 WINDOW = (2, 4)  # publishes between which a function counts
-SCRIPT = {"policies/scripted.py", "policies/ladder_script.py", "policies/script_summaries.py"}
+SCRIPT = "/policies/scripted.py"
 CHANCE = """
 from etude.reward.base import Part
 
@@ -51,7 +53,7 @@ class Chance(Part):
 """
 
 
-def see(folder: str, package: str) -> None:
+def see(folder: str, package: str, script: str) -> None:
     """Writes down each file of which a function runs while the window is open, in the process that calls this.
 
     At once, as an engine is killed in the end. The source of this function is all that a child has of this script.
@@ -69,9 +71,14 @@ def see(folder: str, package: str) -> None:
     name = arguments[arguments.index("-m") + 1] if "-m" in arguments[:-1] else "etude.rl.orchestrator"
     found, seen = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), set[CodeType]()
 
+    def of_script(frame: FrameType | None) -> bool:
+        while frame is not None and not frame.f_code.co_filename.endswith(script):
+            frame = frame.f_back
+        return frame is not None
+
     def look(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if window[0] and event == "call" and code not in seen:
+        if window[0] and event == "call" and code not in seen and not of_script(frame):
             seen.add(code)
             # Bodies of modules and of classes are not optimised: those run where something is loaded.
             if code.co_flags & 1 and code.co_filename.startswith(package):
@@ -127,9 +134,9 @@ def trace(recipe: str, overrides: list[str]) -> dict[str, list[str]]:
         window = folder / "window"
         window.write_bytes(b"\0")
         (folder / "chance.py").write_text(CHANCE)
-        (folder / "sitecustomize.py").write_text(
-            f"from __future__ import annotations\n{inspect.getsource(see)}\nsee({name!r}, {str(PACKAGE)!r})\n"
-        )
+        call = f"see({name!r}, {str(PACKAGE)!r}, {SCRIPT!r})"
+        child = f"from __future__ import annotations\n{inspect.getsource(see)}\n{call}\n"
+        (folder / "sitecustomize.py").write_text(child)
         settings = [
             *("rl.first_task=0", f"rl.steps={WINDOW[1] + 1}", "rl.seconds=0", "rl.groups=2", "rl.group=4"),
             *("rl.concurrency=8", "rl.eval_every=0", "rl.save_every=100000", "rl.start_seconds=300"),
@@ -139,7 +146,7 @@ def trace(recipe: str, overrides: list[str]) -> dict[str, list[str]]:
         read = recipes.load(recipe, [*settings, *overrides])
         model = small_model(folder / "model")
         os.environ["PYTHONPATH"] = os.pathsep.join([name, *filter(None, [os.environ.get("PYTHONPATH")])])
-        see(name, str(PACKAGE))
+        see(name, str(PACKAGE), SCRIPT)
         try:
             with Run.open(folder / "run", recipes.to_dict(read)) as run:
                 asyncio.run(train(run, read, model, work=lambda training: watched_steps(training, window)))
@@ -147,7 +154,8 @@ def trace(recipe: str, overrides: list[str]) -> dict[str, list[str]]:
             sys.setprofile(None)
         found = defaultdict(set)
         for path in folder.glob("etude.*"):
-            found[path.name] = set(path.read_text().split()) - SCRIPT
+            files = path.read_text().split()
+            found[path.name] = {next((each for each in FOLDERS if file.startswith(each)), file) for file in files}
         return {process: sorted(files) for process, files in sorted(found.items())}
 
 
@@ -164,12 +172,16 @@ def main() -> int:
         return 0
     text = PAGE.read_text()
     linked = set(re.findall(r"\]\(\.\./\.\./etude/([^)]+\.py)\)", text))
+    listed = {
+        file for row in text.splitlines() if row.startswith("|") for file in re.findall(r"`([\w/]+(?:\.py|/))`", row)
+    }
     for file in files:
         where = ", ".join(process for process, each in found.items() if file in each)
-        print(f"{'linked' if file in linked else 'listed' if file in text else 'MISSING':8} {file:45} {where}")
-    print(f"{len(files)} files in a step, {len(linked.intersection(files))} of them linked by {PAGE.name}")
-    print("linked, but not in the step:", ", ".join(sorted(linked.difference(files))) or "none")
-    return 0
+        print(f"{'linked' if file in linked else 'listed' if file in listed else 'MISSING':8} {file:45} {where}")
+    print(f"{len(files)} files in a step; {PAGE.name} links {len(linked)} and lists {len(listed)}")
+    missing, gone = sorted({*files} - linked - listed), sorted((linked | listed) - {*files})
+    print(f"missing there: {', '.join(missing) or 'none'}; not in the step: {', '.join(gone) or 'none'}")
+    return 1 if missing or gone else 0
 
 
 if __name__ == "__main__":

@@ -50,7 +50,6 @@ from etude.harness.summary import (
     restart_texts,
     state_text,
 )
-from etude.harness.template_refusals import takes_plain_turn
 from etude.harness.text_turns import read_text_sample
 from etude.harness.tool_calls import Approve, begin_tools, execute
 from etude.harness.tool_context import Backend, ToolContext
@@ -459,12 +458,8 @@ class _Rollout:
 
     def blame(self, why: str, error: EtudeError, forms: Sequence[Message] = ()) -> NoReturn:
         """Raises whose fault it is that the template refuses to go on, or to take one of these messages."""
-        assert self.dialect is not None
         # Discarding what a model can bring about at will would teach it to, so that is a score.
-        goes_on = [[form] for form in forms] or [[]]
-        if any(
-            takes_plain_turn(self.dialect, self.conversation.seen, self.conversation.schemas, each) for each in goes_on
-        ):
+        if any(self.conversation.takes_plain_turn(each) for each in ([[form] for form in forms] or [[]])):
             raise TurnRefused(why) from error
         raise HarnessFailure(why) from error
 

@@ -256,6 +256,7 @@ class Clock:
         self._pids: dict[str, Callable[[], Sequence[int]]] = {
             name: found if callable(found) else partial(_only, found) for name, found in pids.items()
         }
+        self._shared = {"cores": process.available_cores(), "by_session": float(process.shared_by_session())}
         self._waits = {"data": 0.0, "learner": 0.0, "probe": 0.0}
         self._at = time.monotonic()
         self._used, self._machine = self._processors(), machine_seconds()
@@ -284,7 +285,7 @@ class Clock:
         if "sandboxes" in self._pids:
             launchers, self._launchers = self._launchers, self._launcher_seconds()
             found["launcher_busy"] = max(0.0, self._launchers - launchers) / wall
-        found["cores"], found["by_session"] = process.available_cores(), float(process.shared_by_session())
+        found |= self._shared
         for name, pids in self._pids.items():
             facts = [held(pid) for pid in pids()]
             found[f"mb_{name}"], found[f"files_{name}"] = sum(mb for mb, _ in facts), sum(files for _, files in facts)

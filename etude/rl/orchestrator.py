@@ -56,7 +56,7 @@ from etude.rl.dispatcher import Dispatcher
 from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
 from etude.rl.feedback import check_feedback, needs_frozen
-from etude.rl.groups import RolloutGroup, Slot, unpack
+from etude.rl.groups import RolloutGroup, Slot, slot_name, slot_of, unpack
 from etude.rl.journal import Journal, Resumed, SavedSlot
 from etude.rl.learner.client import LearnerClient, launch_learner
 from etude.rl.learner.messages import LearnerSpec
@@ -64,7 +64,6 @@ from etude.rl.loop import STAGE, Training
 from etude.rl.metrics import ages
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rl.workers.finished import slot_name, slot_of
 from etude.rl.workers.messages import WorkerSpec
 from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.ready_rollouts import ReadyRollouts

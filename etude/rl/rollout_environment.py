@@ -21,7 +21,7 @@ from etude.core.terms import Terms
 from etude.harness.loop import Event
 from etude.policies.replicas import EngineReplicas
 from etude.rl.broken_tasks import BrokenTasks
-from etude.rl.workers.finished import Finished, slot_of
+from etude.rl.groups import Finished, slot_of
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
 from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.rollout.turn_records import RecordedPolicy, TurnRecords

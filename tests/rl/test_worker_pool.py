@@ -27,9 +27,8 @@ from etude.policies.replicas import EngineReplicas
 from etude.rl import rollout_environment
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.editions import Edition
-from etude.rl.groups import unpack
+from etude.rl.groups import Finished, unpack
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rl.workers.finished import Finished
 from etude.rl.workers.messages import EditionFacts, RolloutRequest, TaskPlace, WorkerSpec
 from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.process import Worker

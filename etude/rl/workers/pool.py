@@ -25,10 +25,10 @@ from etude.core.policy import Policy, Version
 from etude.core.terms import Terms
 from etude.core.transport import Frame, to_json, unpack
 from etude.rl.editions import Edition
+from etude.rl.groups import Finished, slot_of
 from etude.rl.groups import unpack as unpack_rollout
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
-from etude.rl.workers.finished import Finished, slot_of
 from etude.rl.workers.messages import (
     READY,
     EditionFacts,

@@ -35,11 +35,10 @@ from etude.policies.vllm_client import VLLMClient
 from etude.rl.broken_tasks import broken_because
 from etude.rl.checkpoint import keep_readable
 from etude.rl.editions import Edition, build_edition
-from etude.rl.groups import compact
+from etude.rl.groups import compact, packed, slot_of
 from etude.rl.groups import pack as pack_rollout
 from etude.rl.rollout_environment import recorded_rollout, solvable
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
-from etude.rl.workers.finished import packed, slot_of
 from etude.rl.workers.messages import (
     READY,
     EditionFacts,
