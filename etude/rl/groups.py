@@ -293,5 +293,10 @@ class RolloutGroup:
         return len(found - {None}) > 1
 
     @property
+    def members(self) -> list[int]:
+        """The slots that have a rollout."""
+        return [index for index, slot in enumerate(self.slots) if slot.rollout is not None]
+
+    @property
     def rollouts(self) -> list[Rollout]:
         return [slot.rollout for slot in self.slots if slot.rollout is not None]

@@ -287,7 +287,7 @@ def _resume(
     while True:
         ready = ReadyRollouts(rl.ready_bytes, journal.files, journal.find)
         resumed = journal.resume(checkpoint.row, checkpoint.step, begun, most)
-        groups = _groups(resumed, journal, ready)
+        groups = untrained_groups(resumed, journal, ready)
         readable = {group.number for group in groups if group.ready}
         most = sum(1 for _ in takewhile(readable.issuperset, resumed.replays))
         if most == len(resumed.replays):
@@ -378,26 +378,7 @@ async def _launch(
     engines = Engines(plan, version, placement, restarts, spares=recipe.cluster.spare_engines)
     launched: Sequence[Any] = await asyncio.gather(
         launch_learner(
-            LearnerSpec(
-                model,
-                rl.optim,
-                total_steps=rl.steps,
-                micro_tokens=rl.micro_tokens,
-                board=board,
-                lora=rl.lora,
-                seed=machine.seed,
-                device=machine.device,
-                compute=machine.compute,
-                threads=threads,
-                restore=latest,
-                # A second copy of the weights, so only where the KL term reads it.
-                frozen=model if rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback)) else None,
-                ranks=recipe.cluster.learner,
-                batches=run.path / "rl" / "batch",
-                weights=chain,
-                weights_base_every=recipe.cluster.weights_base_every,
-                weights_dtype=recipe.cluster.weights_dtype,
-            ),
+            learner_spec(run, recipe, model, latest, threads),
             log=logs / f"learner-{version.lineage}.log",
             deadline=rl.start_seconds,
             verb_deadline=rl.learner_seconds,
@@ -414,6 +395,32 @@ async def _launch(
         if isinstance(failure, BaseException):
             raise failure
     return launched[0], engines
+
+
+def learner_spec(run: Run, recipe: Recipe, model: Path, restore: Path | None, threads: int) -> LearnerSpec:
+    """What the learner of a run is started with; it goes on from `restore`, if there is one."""
+    rl, machine, cluster = recipe.rl, recipe.run, recipe.cluster
+    # A second copy of the weights, so only where the KL term or a teacher reads it.
+    frozen = rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback))
+    return LearnerSpec(
+        model,
+        rl.optim,
+        total_steps=rl.steps,
+        micro_tokens=rl.micro_tokens,
+        board=board_path(run.path),
+        lora=rl.lora,
+        seed=machine.seed,
+        device=machine.device,
+        compute=machine.compute,
+        threads=threads,
+        restore=restore,
+        frozen=model if frozen else None,
+        ranks=cluster.learner,
+        batches=run.path / "rl" / "batch",
+        weights=absolute_address(cluster.weights),
+        weights_base_every=cluster.weights_base_every,
+        weights_dtype=cluster.weights_dtype,
+    )
 
 
 def board_path(run: Path) -> Path:
@@ -434,7 +441,7 @@ def _terms(recipe: Recipe, editions: Editions, number: int) -> Terms:
     return replace(draw_terms(recipe.harness, recipe.run.seed, number), edition=editions.current.number)
 
 
-def _groups(resumed: Resumed, journal: Journal, ready: ReadyRollouts) -> list[RolloutGroup]:
+def untrained_groups(resumed: Resumed, journal: Journal, ready: ReadyRollouts) -> list[RolloutGroup]:
     """The groups that earlier lineages left untrained."""
     found = []
     for number, (began, saved) in sorted(resumed.groups.items()):

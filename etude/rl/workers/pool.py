@@ -31,7 +31,6 @@ from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
 from etude.rl.workers.messages import (
     READY,
-    EditionFacts,
     EnginesRequest,
     ReadableRequest,
     RolloutAnswer,
@@ -121,7 +120,7 @@ class WorkerPool:
                 place,
                 seed,
                 engine.address,
-                EditionFacts(**vars(self.editions(terms.edition))),
+                self.editions(terms.edition),
                 terms.effort,
                 self.source_of(number),
             )
@@ -140,7 +139,7 @@ class WorkerPool:
                 place,
                 job.seed,
                 address(),
-                EditionFacts(**vars(self.editions(0))),
+                self.editions(0),
                 version=version,
                 temperature=self.inside.recipe.bench.temperature,
             )

@@ -41,7 +41,6 @@ from etude.rl.rollout_environment import recorded_rollout, solvable
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
 from etude.rl.workers.messages import (
     READY,
-    EditionFacts,
     EnginesRequest,
     ReadableRequest,
     RolloutAnswer,
@@ -166,15 +165,14 @@ class Worker:
             self._engines[address] = kind(address, deadline=rl.engine_seconds, patience=rl.start_seconds)
         return self._engines[address]
 
-    def _edition(self, facts: EditionFacts) -> RolloutSetup:
-        if facts.number not in self._setups:
+    def _edition(self, edition: Edition) -> RolloutSetup:
+        if edition.number not in self._setups:
             # The first is the recipe that the run began with, which a later command may have changed.
-            same = facts.number == 0 and facts.parts == self.recipe.reward.parts
+            same = edition.number == 0 and edition.parts == self.recipe.reward.parts
             copies = self.spec.home / "editions"
-            edition = Edition(**vars(facts))
             built = self.setup if same else build_edition(edition, copies, self.recipe, self.setup)
-            self._setups[facts.number] = built
-        return self._setups[facts.number]
+            self._setups[edition.number] = built
+        return self._setups[edition.number]
 
 
 @dataclass(frozen=True)
