@@ -79,7 +79,7 @@ def pool(toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path) -> 
         replicas = EngineReplicas([engine], VERSION)
         nothing: Any = None
         inside = RolloutEnvironment(
-            nothing, replicas, setup, recipe, BrokenTasks(nothing, print), print, lambda number: setup
+            nothing, replicas, setup, recipe, BrokenTasks(nothing, print), print, lambda number: setup, nothing
         )
         return WorkerPool(
             inside,
