@@ -37,9 +37,8 @@ from etude.harness.trajectory import MessageRecord, Segment, Trajectory
 from etude.rl.admission import Admission
 from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
-from etude.rl.groups import RolloutGroup, Slot, unpack
+from etude.rl.groups import RolloutGroup, Slot, slot_of, unpack
 from etude.rl.journal import Journal
-from etude.rl.workers.finished import slot_of
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.turn_records import RecordedPolicy, TurnRecords
 from etude.tasks.format.task import Task

@@ -19,7 +19,7 @@ from etude.audit.base import Detector, Finding, Ruling, conclude
 from etude.audit.blind_view import BlindView, open_blind_view
 from etude.audit.evidence import Evidence
 from etude.audit.table import build_detectors
-from etude.audit.watched import Watch
+from etude.audit.watched import Watch, is_drawn
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Context, Message, Policy, Sample, Sampling, System, User
 from etude.core.settings import GraderSettings
@@ -119,10 +119,16 @@ class RolloutAudit:
         return conclude((*found.findings, *watched)) if watched else found
 
     async def watched(
-        self, task: Task, host: StoringHost, changes: Submission, settings: GraderSettings
+        self, task: Task, host: StoringHost, changes: Submission, settings: GraderSettings, *, passed: bool
     ) -> tuple[Finding, ...]:
-        """What the code does while visible tests run, where that is asked for."""
+        """What the code does while visible tests run, where that is asked for.
+
+        Of all that `passed`, and of a few of the others: a hack that gains nothing yet is mostly for rules. That a
+        rollout passed says nothing in its ruling.
+        """
         if self.watch is None or not (self.every_task or made_from_repository(task)):
+            return ()
+        if not passed and not is_drawn(task, changes):
             return ()
         return await self.watch.findings(task, host, changes, settings)
 

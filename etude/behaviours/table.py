@@ -38,21 +38,18 @@ def build_behaviours(entries: Sequence[Mapping[str, Any]], where: str) -> tuple[
     return tuple(build_behaviour(entry, f"{where}[{number}]") for number, entry in enumerate(entries))
 
 
-async def find_each(
-    behaviours: Sequence[Behaviour], trajectory: Trajectory, known: Mapping[Behaviour, Sequence[Site]] | None = None
-) -> dict[Behaviour, Sequence[Site]]:
+async def find_each(behaviours: Sequence[Behaviour], trajectory: Trajectory) -> dict[Behaviour, Sequence[Site]]:
     """Where each of them happened; those that ask somebody do so at once, and equal ones only once.
 
     The same reader may be a reward, a hint and a rate: three answers would cost three times as much, and differ.
     """
-    found = dict(known or {})
     asked: list[Behaviour] = []
     for behaviour in behaviours:
-        if _equal(behaviour, (*found, *asked)) is None:
+        if _equal(behaviour, asked) is None:
             asked.append(behaviour)
     answers = await asyncio.gather(*(behaviour.find(trajectory) for behaviour in asked))
-    found |= dict(zip(asked, answers, strict=True))
-    return {behaviour: found[_equal(behaviour, found) or behaviour] for behaviour in behaviours}
+    found = dict(zip(asked, answers, strict=True))
+    return {behaviour: found[_equal(behaviour, asked) or behaviour] for behaviour in behaviours}
 
 
 def _equal(behaviour: Behaviour, others: Iterable[Behaviour]) -> Behaviour | None:
@@ -63,8 +60,3 @@ def _equal(behaviour: Behaviour, others: Iterable[Behaviour]) -> Behaviour | Non
 def in_order(found: Iterable[Sequence[Site]]) -> tuple[Site, ...]:
     """Sites of several behaviours in the order of the messages, each once."""
     return tuple(sorted(dict.fromkeys(site for sites in found for site in sites), key=lambda site: site.message))
-
-
-async def find_sites(behaviours: Sequence[Behaviour], trajectory: Trajectory) -> tuple[Site, ...]:
-    """Where any of them happened."""
-    return in_order((await find_each(behaviours, trajectory)).values())

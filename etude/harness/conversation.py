@@ -7,13 +7,15 @@ a new segment then begins, with the whole conversation as the template has it no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Message
+from etude.core.policy import Assistant, Call, Message, ToolResult
 from etude.harness.summary import common_prefix, estimated_tokens
 from etude.harness.trajectory import Appended, Cause, Parent, Segment, Trajectory
 from etude.tokens.dialect import Dialect, ToolSchema
+from etude.tokens.render import Rendered
 
 
 @dataclass
@@ -80,6 +82,25 @@ class Conversation:
         if refused is not None:
             raise refused
         return None
+
+    def takes_plain_turn(self, after: Sequence[Message] = ()) -> bool:
+        """Whose fault it is that the template refuses to go on, to what it would have to take `after` the last turn.
+
+        It is shown the same conversation with a plain call of a known tool in place of the last turn, or of all turns.
+        If it takes one of these the model's turn was at fault; if not, we are, for using that template.
+        """
+        assert self.dialect is not None
+        seen, tools = self.seen, self.schemas
+        turns = [number for number, message in enumerate(seen) if isinstance(message, Assistant)] or [len(seen)]
+        name = tools[0].name if tools else ""
+        called: list[Message] = [Assistant(calls=(Call(name),)), ToolResult(name, "ok")]
+        plain = called if name else [Assistant(final="ok")]
+        open_turn = bool(name or after)
+        for first in (turns[-1], turns[0]):
+            with suppress(EtudeError):
+                if self.dialect.extend(Rendered(), [*seen[:first], *plain, *after], open_turn=open_turn, tools=tools):
+                    return True
+        return False
 
     def rewritten(
         self,

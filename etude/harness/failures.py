@@ -8,7 +8,7 @@ own `SandboxFailure`, which passes through here untouched but for what there was
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from etude.sandbox.base import SandboxFailure
 
@@ -24,7 +24,6 @@ ErrorClass = Literal[
     "Timeout",  # the tool's time was over
     "HarnessBug",  # none of these: ours to mend; the model sees that the call failed, and not how
 ]
-ERROR_CLASSES: tuple[ErrorClass, ...] = get_args(ErrorClass)
 
 
 class ToolError(Exception):

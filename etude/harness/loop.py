@@ -40,8 +40,8 @@ from etude.core.settings import AgentLimits, SummarySettings
 from etude.core.terms import NO_TERMS, Terms
 from etude.harness.conversation import Conversation
 from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, SandboxLost, TurnRefused
-from etude.harness.sample_faults import fault_of
-from etude.harness.sub_agents import SubAgent, join, limits_left
+from etude.harness.prompt import state_effort
+from etude.harness.sub_agents import SubAgent, limits_left
 from etude.harness.summary import (
     SummaryPlan,
     cut_results,
@@ -50,7 +50,6 @@ from etude.harness.summary import (
     restart_texts,
     state_text,
 )
-from etude.harness.template_refusals import takes_plain_turn
 from etude.harness.text_turns import read_text_sample
 from etude.harness.tool_calls import Approve, begin_tools, execute
 from etude.harness.tool_context import Backend, ToolContext
@@ -58,7 +57,6 @@ from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import MessageRecord, Purpose, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox, SandboxFailure
 from etude.tokens.dialect import Dialect
-from etude.tokens.effort import state_effort
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_bytes, to_text
 
@@ -161,7 +159,8 @@ async def run_agent(
     except SandboxFailure as failure:
         raise SandboxLost(failure, trajectory) from failure
     finally:
-        join(trajectory, rollout.sub_agents)
+        for each in rollout.sub_agents:
+            each.join(trajectory)
         trajectory.seconds = time.monotonic() - started
     return trajectory
 
@@ -320,7 +319,7 @@ class _Rollout:
     def take(self, sample: Sample, room: int, seconds: float, purpose: Purpose) -> Assistant | Malformed:
         if sample.stop == "abort":
             raise PolicyFailure(f"the policy aborted its sample in turn {self.turn + 1}")
-        if self.dialect is not None and (fault := fault_of(sample, room, self.trajectory.segments[-1])):
+        if self.dialect is not None and (fault := self.trajectory.segments[-1].fault_of(sample, room)):
             raise PolicyFailure(f"the sample of turn {self.turn + 1} cannot be used: {fault}")
         try:
             turn = self.read(sample, purpose)
@@ -459,12 +458,8 @@ class _Rollout:
 
     def blame(self, why: str, error: EtudeError, forms: Sequence[Message] = ()) -> NoReturn:
         """Raises whose fault it is that the template refuses to go on, or to take one of these messages."""
-        assert self.dialect is not None
         # Discarding what a model can bring about at will would teach it to, so that is a score.
-        goes_on = [[form] for form in forms] or [[]]
-        if any(
-            takes_plain_turn(self.dialect, self.conversation.seen, self.conversation.schemas, each) for each in goes_on
-        ):
+        if any(self.conversation.takes_plain_turn(each) for each in ([[form] for form in forms] or [[]])):
             raise TurnRefused(why) from error
         raise HarnessFailure(why) from error
 

@@ -29,10 +29,6 @@ class ToolCounts:
     def reliability(self) -> float:
         return 1 - sum(self.errors[error] for error in OURS) / self.calls if self.calls else 1.0
 
-    @property
-    def success(self) -> float:
-        return 1 - self.errors.total() / self.calls if self.calls else 1.0
-
 
 @dataclass
 class HarnessMetrics:

@@ -1,7 +1,7 @@
 """The first messages of a rollout: what they say of the agent, its tools, recent files and the task.
 
 Every token here is paid for in every rollout, so the texts are short, and a model that was trained on the tools needs
-none of them (`spec = "none"` and no system text leave only the task). Knows no tokens; `loop` renders.
+none of them (`spec = "none"` and no system text leave only the task). Renders nothing: `loop` does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 from etude.harness.text_turns import CALL, END_CALL, END_THINK, THINK
 from etude.harness.tools.base import Argument, Tool
 from etude.harness.truncate import shorten
+from etude.tokens.dialect import Dialect
 
 Spec = Literal["none", "short", "full"]
 
@@ -29,6 +30,19 @@ def system_text(words: str, tools: Mapping[str, Tool], spec: Spec = "short", *, 
     if text_form:
         parts.append(TEXT_FORM)
     return "\n".join(parts)
+
+
+def state_effort(system: str, level: str, dialect: Dialect | None) -> tuple[str, Dialect | None]:
+    """The system text and the dialect with which a rollout of this level of effort is rendered; no level is no change.
+
+    A chat template that has a variable for it states it itself; elsewhere it is a line of the system text.
+    """
+    if not level:
+        return system, dialect
+    stating = dialect.stating_effort(level) if dialect is not None else None
+    if stating is not None:
+        return system, stating
+    return "\n".join([*([system] if system else []), f"Effort: {level}."]), dialect
 
 
 def task_text(instruction: str, recent: Mapping[str, str] | None = None, *, max_chars: int = 4000) -> str:

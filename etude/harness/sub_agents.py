@@ -10,7 +10,6 @@ it left. One segment is one training sequence here as everywhere, and all share 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from etude.core.policy import Assistant
@@ -45,6 +44,22 @@ class SubAgent:
         words = self.trajectory.last_words or "[it said nothing]"
         return words if stop in ("finish", "final") else f"{words}\n[it was stopped: {stop or 'a failure'}]"
 
+    def join(self, trajectory: Trajectory) -> None:
+        """Puts its work behind the agent's own."""
+        entries, segments = len(trajectory.entries), len(trajectory.segments)
+        # Without ids an entry's segment is the number of its context.
+        first = segments or 1 + max((entry.segment for entry in trajectory.entries), default=0)
+        for segment in self.trajectory.segments:
+            segment.messages = [number + entries for number in segment.messages]
+            if segment.parent is None:
+                segment.cause, segment.parent = "sub-agent", Parent(self.segment, self.offset)
+            else:
+                segment.parent = Parent(segment.parent.segment + segments, segment.parent.offset)
+            trajectory.segments.append(segment)
+        for number, entry in enumerate(self.trajectory.entries):
+            purpose = "sub-agent" if number == 0 else entry.purpose
+            trajectory.entries.append(replace(entry, segment=entry.segment + first, purpose=purpose))
+
 
 def limits_left(
     limits: AgentLimits, most_turns: int, turns: int, sampled: int, seconds: float, tokens: int | None
@@ -57,21 +72,3 @@ def limits_left(
     if turns < 1 or sampled < 1 or seconds <= 0 or (tokens is not None and tokens < limits.context_tokens):
         raise ToolError("InvalidArguments", "too little of the rollout's turns, tokens or time is left for that")
     return replace(limits, turns=turns, sampled_tokens=sampled, seconds=seconds, rollout_tokens=tokens or 0)
-
-
-def join(trajectory: Trajectory, sub_agents: Sequence[SubAgent]) -> None:
-    """Puts the work of sub-agents behind the agent's own."""
-    for each in sub_agents:
-        entries, segments = len(trajectory.entries), len(trajectory.segments)
-        # Without ids an entry's segment is the number of its context.
-        first = segments or 1 + max((entry.segment for entry in trajectory.entries), default=0)
-        for segment in each.trajectory.segments:
-            segment.messages = [number + entries for number in segment.messages]
-            if segment.parent is None:
-                segment.cause, segment.parent = "sub-agent", Parent(each.segment, each.offset)
-            else:
-                segment.parent = Parent(segment.parent.segment + segments, segment.parent.offset)
-            trajectory.segments.append(segment)
-        for number, entry in enumerate(each.trajectory.entries):
-            purpose = "sub-agent" if number == 0 else entry.purpose
-            trajectory.entries.append(replace(entry, segment=entry.segment + first, purpose=purpose))

@@ -7,6 +7,7 @@ relative to the workspace or absolute inside it. A file that is not there and a 
 
 from __future__ import annotations
 
+import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from etude.harness.failures import ToolError
-from etude.harness.machine_load import slowdown
 from etude.sandbox.base import WORKSPACE, CommandResult, Process, Sandbox
 from etude.sandbox.replace_text import replace_text
 from etude.tokens.tokenizer import to_bytes, to_text
@@ -39,6 +39,7 @@ QUIET: Mapping[str, str] = {
 SKIPPED = (".git", "__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 WALK_SECONDS = 20.0
 WALK_BYTES = 4 << 20  # of names; a folder with more is cut, and says so
+MOST_SLOWDOWN = 8.0  # a limit stretched further would be none
 LONGEST_ARGUMENT = 120_000  # bytes of one word of a command line; the kernel takes 128 KiB
 
 
@@ -86,8 +87,17 @@ class ToolContext:
         return posixpath.relpath(absolute, self.root)
 
     def slowdown(self) -> float:
-        """Of programs on this machine now."""
-        return slowdown()
+        """How much slower than alone a program runs on this machine now: so much more time a tool may take.
+
+        Limits on tools' time are those of an idle machine: while many rollouts share a few cores, each tool takes
+        longer through no doing of the agent. Programs that want to run for each core, averaged over a minute; 1 at
+        least. Sandboxes elsewhere have their own load, and 1 is never wrong by more than what it was before.
+        """
+        try:
+            waiting = os.getloadavg()[0]
+        except OSError:
+            return 1.0
+        return min(MOST_SLOWDOWN, max(1.0, waiting / (os.cpu_count() or 1)))
 
     def seconds(self, wanted: float) -> float:
         """At most `wanted`, and no more than the rollout has left (a moment at least, so that nothing is cut at 0).

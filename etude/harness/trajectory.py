@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from etude.core.errors import EtudeError
 from etude.core.policy import (
     Assistant,
     Experts,
@@ -124,6 +125,33 @@ class Segment:
         self.messages.extend(entries)
         self._fill("environment")
         return "done"
+
+    def fault_of(self, sample: Sample, room: int) -> str:
+        """What is wrong with a sample that is to be appended, in a few words: a policy must keep its promises exactly.
+
+        Empty: nothing is. `room` is how many tokens were asked for.
+        """
+        ids = sample.ids
+        if ids is None:
+            raise EtudeError(
+                "the policy returns no token ids: run it without a tokenizer, its trajectories are text alone"
+            )
+        if not ids:
+            return "it has no tokens"
+        if len(ids) > room:
+            return f"it has {len(ids)} tokens where at most {room} were asked for"
+        if min(ids) < 0:
+            return "it has a negative token id"
+        if sample.logprobs is not None and len(sample.logprobs) != len(ids):
+            return f"it has {len(ids)} tokens and {len(sample.logprobs)} log-probabilities"
+        routed = len(self.ids) - self.routed + len(ids) - 1  # tokens whose experts nobody has whole yet
+        if sample.experts is not None and len(sample.experts) != routed:
+            return f"it tells the experts of {len(sample.experts)} tokens where {routed} were asked for"
+        if sample.versions is not None and len(sample.versions) != len(ids):
+            return f"it has {len(ids)} tokens and {len(sample.versions)} versions"
+        if sample.logprobs is not None and not all(math.isfinite(value) and value <= 1e-3 for value in sample.logprobs):
+            return "a log-probability is not one"
+        return ""
 
     def append_sample(self, sample: Sample, entry: int, dialect: Dialect, *, summary: bool = False) -> None:
         """Appends a turn exactly as it came. With log-probabilities it is sampled, without them scripted."""

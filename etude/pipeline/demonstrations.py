@@ -18,13 +18,13 @@ from etude.audit.auditor import RolloutAudit, Rules
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings, HarnessSettings
+from etude.core.terms import draw_terms
 from etude.forge.curriculum.sources import open_source, refuse_held_out
 from etude.harness.tools.service import Service
 from etude.pipeline.hinted_demonstrations import habits_for, with_hints
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void
 from etude.rollout.scheduler import JobRunner, RolloutJob
-from etude.rollout.terms import draw_terms
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 

@@ -28,7 +28,9 @@ class GradedRollout:
     changes: Submission
     grade: Grade
     ruling: Ruling | None = None  # of the audit, which has not seen the grade; None: rollouts of this task have none
-    sites: Mapping[Behaviour, Sequence[Site]] = field(default_factory=dict)  # of behaviours that a part counts
+    sites: Mapping[Behaviour, Sequence[Site]] = field(
+        default_factory=dict
+    )  # of behaviours, those that a part counts among them
 
 
 class Part:
@@ -38,6 +40,7 @@ class Part:
         """What a recipe may set beside `use` and `weight`."""
 
     name = ""  # in logs, where it is not the one that the recipe uses
+    behaviour: Behaviour | None = None  # whose sites it counts
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings

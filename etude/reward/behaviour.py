@@ -8,16 +8,13 @@ The behaviour itself is a file in `etude/behaviours/`, or your own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pydantic
 
-from etude.behaviours.base import Behaviour, Site
-from etude.behaviours.table import build_behaviour, find_each
-from etude.harness.trajectory import Trajectory
+from etude.behaviours.base import Behaviour
+from etude.behaviours.table import build_behaviour
 from etude.reward.base import GradedRollout, Part
-from etude.reward.compose import Reward
 
 
 class BehaviourPenalty(Part):
@@ -27,20 +24,14 @@ class BehaviourPenalty(Part):
         most: int = pydantic.Field(5, ge=1, description="sites that count; one bad habit must not drown the tests")
 
     settings: Settings
+    behaviour: Behaviour
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
-        self.behaviour: Behaviour = build_behaviour(settings.of, "reward.parts.of")
+        self.behaviour = build_behaviour(settings.of, "reward.parts.of")
         self.name = settings.name or str(settings.of["use"]).rpartition(":")[2]
 
     def score(self, rollout: GradedRollout) -> float:
         sites = rollout.sites.get(self.behaviour)
         count = len(self.behaviour.sites(rollout.trajectory) if sites is None else sites)
         return -float(min(count, self.settings.most))
-
-
-async def behaviour_sites(reward: Reward, trajectory: Trajectory) -> dict[Behaviour, Sequence[Site]]:
-    """The sites of each behaviour that a part of a reward counts."""
-    return await find_each(
-        [each.part.behaviour for each in reward.parts if isinstance(each.part, BehaviourPenalty)], trajectory
-    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.behaviours.base import Behaviour
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
 from etude.core.renamed import COMPONENTS
@@ -37,6 +38,11 @@ class Reward:
     """All parts of a reward."""
 
     parts: tuple[Weighted, ...]
+
+    @property
+    def behaviours(self) -> list[Behaviour]:
+        """Those that its parts count."""
+        return [each.part.behaviour for each in self.parts if each.part.behaviour is not None]
 
     def score(self, rollout: GradedRollout) -> tuple[float, dict[str, float]]:
         """The weighted sum, and what each part gave before its weight."""

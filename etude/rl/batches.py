@@ -18,7 +18,7 @@ from etude.learn.streams import Batch, Correction, Floats, Item, Sampled
 from etude.rl import importance
 from etude.rl import reference as references
 from etude.rl.algorithms.base import Algorithm, BatchShape, StepView
-from etude.rl.feedback.streams import HintStreams
+from etude.rl.feedback import HintStreams
 from etude.rl.groups import Rollout, RolloutGroup
 from etude.rl.reference import Reference, Scores
 

@@ -21,9 +21,8 @@ from etude.core.rl_settings import RLSettings
 from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Mixes, TaskSource
 from etude.rl.admission import Admission, Waiting
-from etude.rl.groups import RolloutGroup, Slot, State
+from etude.rl.groups import Finished, RolloutGroup, Slot, State, packed, slot_name
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
-from etude.rl.workers.finished import Finished, packed, slot_name
 from etude.rl.workers.ready_rollouts import ReadyRollouts
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Scheduler, Work, retry_void

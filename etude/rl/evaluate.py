@@ -32,11 +32,10 @@ from etude.core.recipe import Recipe, to_dict
 from etude.core.run import Run
 from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rl.dispatcher import Dispatcher
-from etude.rl.groups import Rollout, compact
+from etude.rl.groups import Finished, Rollout, compact
 from etude.rl.learner.client import LearnerClient
 from etude.rl.metrics import describe, pass_at
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rl.workers.finished import Finished
 from etude.rl.workers.pool import WorkerPool
 from etude.rollout.rollout import Scored, Void
 from etude.rollout.scheduler import RolloutJob, sample_seed

@@ -6,9 +6,11 @@ at most one is void. Knows neither the journal that remembers all this nor the l
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -24,12 +26,14 @@ from etude.core.transport import from_json, to_json
 from etude.harness.hinted import Hinted
 from etude.harness.metrics import measure
 from etude.harness.trajectory import PARTS, Segment, Trajectory
+from etude.rl.rollout_files import INLINE, RolloutFile, RolloutFiles
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 
 State = Literal["queued", "running", "grading", "ready", "trained", "void"]
 STATES: tuple[State, ...] = get_args(State)
 SPENT = ("sampling", "tools", "starting")  # what the seconds of a rollout went into, but for its end
+LONG = 4096  # tokens from which on a rollout is packed in a thread without a look at its size
 LIMITS = ("turns", "tokens", "context", "time")  # why a rollout stopped that did not come to an end by itself
 
 
@@ -188,6 +192,25 @@ def pack(rollout: Rollout) -> bytes:
     return data
 
 
+async def packed(
+    scored: Scored, source: str, terms: Terms, files: RolloutFiles, name: tuple[int, int, int]
+) -> tuple[Rollout, bytes | RolloutFile]:
+    """A rollout in the form that is learnt from, and what of it goes to the journal; `name` is that of its file."""
+    shape = partial(compact, scored, source=source, terms=terms)
+    if sum(len(segment.ids) for segment in scored.trajectory.segments) < LONG:
+        rollout = shape()
+        data = pack(rollout)
+        if len(data) <= INLINE:
+            return rollout, data
+
+    # In a thread: everybody else would wait while 190 MB are packed and written.
+    def write() -> tuple[Rollout, RolloutFile]:
+        rollout = shape()
+        return rollout, files.write(*name, pack(rollout))
+
+    return await asyncio.to_thread(write)
+
+
 def unpack(data: bytes) -> Rollout:
     """The rollout that `pack` wrote; anything else raises."""
     try:
@@ -216,6 +239,16 @@ def unpack(data: bytes) -> Rollout:
         raise EtudeError(f"a saved rollout cannot be read: {error}") from None
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A rollout that a worker ran; what people may read of it stays with the worker."""
+
+    task: Task
+    rollout: Rollout
+    data: bytes | RolloutFile
+    broken: str = ""  # why its audit calls the task broken
+
+
 @dataclass
 class Slot:
     """Where one rollout of a group is in its life."""
@@ -223,6 +256,15 @@ class Slot:
     state: State = "queued"
     rollout: Rollout | None = None  # from ready on, unless it waits on the disk (workers/ready_rollouts.py)
     reward: float | None = None  # of one that waits there
+
+
+def slot_name(number: int, slot: int) -> str:
+    return f"{number:06d}-{slot:02d}"
+
+
+def slot_of(name: str) -> tuple[int, int]:
+    number, _, slot = name.partition("-")
+    return int(number), int(slot)
 
 
 @dataclass
@@ -249,6 +291,11 @@ class RolloutGroup:
         """Whether its rewards differ."""
         found = {slot.rollout.reward if slot.rollout is not None else slot.reward for slot in self.slots}
         return len(found - {None}) > 1
+
+    @property
+    def members(self) -> list[int]:
+        """The slots that have a rollout."""
+        return [index for index, slot in enumerate(self.slots) if slot.rollout is not None]
 
     @property
     def rollouts(self) -> list[Rollout]:

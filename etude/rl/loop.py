@@ -37,8 +37,7 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import Clock, Deltas, bug_alarm, by_source, describe, staleness
-from etude.rl.no_passes import NoPasses
+from etude.rl.metrics import Clock, Deltas, NoPasses, bug_alarm, by_source, describe, staleness
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.pool import WorkerPool
@@ -53,10 +52,10 @@ REMEMBERED = 1000  # newest steps without an update: more than any token may be 
 FROM_LEARNER = (
     *("loss", "entropy", "drift_mean", "drift_p50", "drift_p99", "drift_max", "k1", "k2", "k3"),
     *("grad_norm", "update_rms", "lr", "skipped", "shared_tokens"),
+    *("twins", "twins_filtered", "twin_change", "twin_kl", "twin_loss"),
+    *("replay_moved", "replay_refused", "load_max"),
 )
-FROM_TWINS = ("twins", "twins_filtered", "twin_change", "twin_kl", "twin_loss")
 FROM_CHAIN = ("publish_bytes", "publish_density")
-FROM_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 
 
 @dataclass(eq=False)
@@ -290,8 +289,7 @@ class Training:
 
     def _tell_trained(self, groups: list[RolloutGroup], moved: bool) -> None:
         """The journal and a source that listens hear what the next step was made of."""
-        trained = [(g.number, [i for i, s in enumerate(g.slots) if s.rollout is not None]) for g in groups]
-        self.journal.trained(trained, self.step + 1, moved)
+        self.journal.trained([(group.number, group.members) for group in groups], self.step + 1, moved)
         for group in groups:
             number = self.rl.first_task + group.number
             # A group of an earlier lineage that was ready then never had its task made.
@@ -321,18 +319,9 @@ class Training:
     ) -> dict[str, float]:
         """The step's row of metrics; adds it to the totals."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
-        row = (
-            describe(rollouts)
-            | by_source(rollouts)
-            | staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
-        )
+        row = {"loss": 0.0, "grad_norm": 0.0} | trained_row(groups, prepared, learnt)
+        row |= staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
         row |= {
-            "groups": len(groups),
-            "rollouts": len(rollouts),
-            "zero_variance": prepared.zero_variance,
-            "masked": prepared.masked,
-            "trained_tokens": prepared.trained_tokens,
-            "forward_tokens": learnt.get("forward_tokens", 0),
             "void": _rollouts(self.dispatcher.voids),
             "void_groups": self.dispatcher.voids["group"],
             "probe_mean": agreement.mean,
@@ -344,12 +333,8 @@ class Training:
             "resumed_tokens": self.environment.counts["resumed_tokens"],
             "restarts": self.restarts.total + self.learner_restarts.total,
             "engines": len(self.engines.replicas.present),
-            "loss": 0.0,
-            "grad_norm": 0.0,
         }
-        row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_TWINS, *FROM_EXPERTS) if name in learnt}
         row |= {f"loss_{name.removesuffix('_loss')}": v for name, v in learnt.items() if name.endswith("_loss")}
-        row |= prepared.feedback
         if self.rl.kl:
             row |= {"reference_kl": prepared.reference_kl} | prepared.diagnostics
         self.totals.add(row)
@@ -487,6 +472,22 @@ class Training:
         except EtudeError as died:
             self.dispatcher.scheduler.closed = True
             raise ProcessDied(f"{died}\n{AGAIN}") from None
+
+
+def trained_row(groups: Sequence[RolloutGroup], prepared: Prepared, learnt: Mapping[str, float]) -> dict[str, float]:
+    """What a step's row says of its rollouts and of what was learnt from them."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    row = describe(rollouts) | by_source(rollouts)
+    row |= {
+        "groups": len(groups),
+        "rollouts": len(rollouts),
+        "zero_variance": prepared.zero_variance,
+        "masked": prepared.masked,
+        "trained_tokens": prepared.trained_tokens,
+        "forward_tokens": learnt.get("forward_tokens", 0),
+    }
+    row |= {name: learnt[name] for name in FROM_LEARNER if name in learnt}
+    return row | prepared.feedback
 
 
 def _rollouts(voids: Mapping[str, int]) -> int:

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from etude.rl.groups import SPENT, Rollout
 BUG: ErrorClass = "HarnessBug"  # the class of failed calls that are ours to mend, and never the model's
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
+FIRST = 32  # groups without a pass: four steps of eight, and 256 rollouts of eight each; said again at twice that
 OLD = 8  # steps from which on the histogram of staleness has one column
 
 
@@ -102,6 +103,31 @@ def bug_alarm(row: Mapping[str, float]) -> str:
         return ""
     were = "call failed by a bug" if bugs == 1 else "calls failed by bugs"
     return f"{bugs} tool {were} of the harness ({BUG}): read them in the trajectories of this step, and mend them"
+
+
+class NoPasses:
+    """Hears of trained groups; speaks while none of their rollouts has passed: such a run would be silent for hours."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.groups = 0
+        self.passed = False
+        self._next = FIRST
+
+    def heard(self, passes: Iterable[int]) -> str:
+        """`passes` has the number of rollouts that passed, for each group of a step. A sentence, or nothing."""
+        for number in passes:
+            self.groups += 1
+            self.passed = self.passed or number > 0
+        if self.passed or self.groups < self._next:
+            return ""
+        self._next = 2 * self.groups
+        return (
+            f"no rollout of the first {self.groups} groups passed. What helps: "
+            "easier tasks (or rl.tasks.begin=detailed, which says more), fine-tuning on demonstrations before "
+            "(etude sft), a stronger rl.model, more room (harness.limits); "
+            f"`etude rollouts {self.run} --only failed` shows what goes wrong"
+        )
 
 
 def by_source(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -230,6 +256,7 @@ class Clock:
         self._pids: dict[str, Callable[[], Sequence[int]]] = {
             name: found if callable(found) else partial(_only, found) for name, found in pids.items()
         }
+        self._shared = {"cores": process.available_cores(), "by_session": float(process.shared_by_session())}
         self._waits = {"data": 0.0, "learner": 0.0, "probe": 0.0}
         self._at = time.monotonic()
         self._used, self._machine = self._processors(), machine_seconds()
@@ -258,7 +285,7 @@ class Clock:
         if "sandboxes" in self._pids:
             launchers, self._launchers = self._launchers, self._launcher_seconds()
             found["launcher_busy"] = max(0.0, self._launchers - launchers) / wall
-        found["cores"], found["by_session"] = process.available_cores(), float(process.shared_by_session())
+        found |= self._shared
         for name, pids in self._pids.items():
             facts = [held(pid) for pid in pids()]
             found[f"mb_{name}"], found[f"files_{name}"] = sum(mb for mb, _ in facts), sum(files for _, files in facts)

@@ -45,7 +45,7 @@ from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.rl_settings import RLSettings
 from etude.core.run import Run
-from etude.core.terms import Terms
+from etude.core.terms import Terms, draw_terms
 from etude.forge.curriculum.sources import Listens, Mixes, Rewinds, TaskSource, curriculum_file, open_source
 from etude.harness.tools.service import Service
 from etude.rl.admission import Admission
@@ -55,8 +55,8 @@ from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
-from etude.rl.feedback.schedule import check_feedback, needs_frozen
-from etude.rl.groups import RolloutGroup, Slot, unpack
+from etude.rl.feedback import check_feedback, needs_frozen
+from etude.rl.groups import RolloutGroup, Slot, slot_name, slot_of, unpack
 from etude.rl.journal import Journal, Resumed, SavedSlot
 from etude.rl.learner.client import LearnerClient, launch_learner
 from etude.rl.learner.messages import LearnerSpec
@@ -64,13 +64,11 @@ from etude.rl.loop import STAGE, Training
 from etude.rl.metrics import ages
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rl.workers.finished import slot_name, slot_of
 from etude.rl.workers.messages import WorkerSpec
 from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.ready_rollouts import ReadyRollouts
 from etude.rl.workers.setup import open_sandboxes, training_setup
 from etude.rollout.rollout import check_lengths
-from etude.rollout.terms import draw_terms
 from etude.rollout.turn_records import TurnRecords
 from etude.tasks.environment import shadow_backend
 from etude.tokens.dialect import open_dialect
@@ -289,7 +287,7 @@ def _resume(
     while True:
         ready = ReadyRollouts(rl.ready_bytes, journal.files, journal.find)
         resumed = journal.resume(checkpoint.row, checkpoint.step, begun, most)
-        groups = _groups(resumed, journal, ready)
+        groups = untrained_groups(resumed, journal, ready)
         readable = {group.number for group in groups if group.ready}
         most = sum(1 for _ in takewhile(readable.issuperset, resumed.replays))
         if most == len(resumed.replays):
@@ -380,26 +378,7 @@ async def _launch(
     engines = Engines(plan, version, placement, restarts, spares=recipe.cluster.spare_engines)
     launched: Sequence[Any] = await asyncio.gather(
         launch_learner(
-            LearnerSpec(
-                model,
-                rl.optim,
-                total_steps=rl.steps,
-                micro_tokens=rl.micro_tokens,
-                board=board,
-                lora=rl.lora,
-                seed=machine.seed,
-                device=machine.device,
-                compute=machine.compute,
-                threads=threads,
-                restore=latest,
-                # A second copy of the weights, so only where the KL term reads it.
-                frozen=model if rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback)) else None,
-                ranks=recipe.cluster.learner,
-                batches=run.path / "rl" / "batch",
-                weights=chain,
-                weights_base_every=recipe.cluster.weights_base_every,
-                weights_dtype=recipe.cluster.weights_dtype,
-            ),
+            learner_spec(run, recipe, model, latest, threads),
             log=logs / f"learner-{version.lineage}.log",
             deadline=rl.start_seconds,
             verb_deadline=rl.learner_seconds,
@@ -416,6 +395,32 @@ async def _launch(
         if isinstance(failure, BaseException):
             raise failure
     return launched[0], engines
+
+
+def learner_spec(run: Run, recipe: Recipe, model: Path, restore: Path | None, threads: int) -> LearnerSpec:
+    """What the learner of a run is started with; it goes on from `restore`, if there is one."""
+    rl, machine, cluster = recipe.rl, recipe.run, recipe.cluster
+    # A second copy of the weights, so only where the KL term or a teacher reads it.
+    frozen = rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback))
+    return LearnerSpec(
+        model,
+        rl.optim,
+        total_steps=rl.steps,
+        micro_tokens=rl.micro_tokens,
+        board=board_path(run.path),
+        lora=rl.lora,
+        seed=machine.seed,
+        device=machine.device,
+        compute=machine.compute,
+        threads=threads,
+        restore=restore,
+        frozen=model if frozen else None,
+        ranks=cluster.learner,
+        batches=run.path / "rl" / "batch",
+        weights=absolute_address(cluster.weights),
+        weights_base_every=cluster.weights_base_every,
+        weights_dtype=cluster.weights_dtype,
+    )
 
 
 def board_path(run: Path) -> Path:
@@ -436,7 +441,7 @@ def _terms(recipe: Recipe, editions: Editions, number: int) -> Terms:
     return replace(draw_terms(recipe.harness, recipe.run.seed, number), edition=editions.current.number)
 
 
-def _groups(resumed: Resumed, journal: Journal, ready: ReadyRollouts) -> list[RolloutGroup]:
+def untrained_groups(resumed: Resumed, journal: Journal, ready: ReadyRollouts) -> list[RolloutGroup]:
     """The groups that earlier lineages left untrained."""
     found = []
     for number, (began, saved) in sorted(resumed.groups.items()):

@@ -21,7 +21,7 @@ from etude.core.terms import Terms
 from etude.harness.loop import Event
 from etude.policies.replicas import EngineReplicas
 from etude.rl.broken_tasks import BrokenTasks
-from etude.rl.workers.finished import Finished, slot_of
+from etude.rl.groups import Finished, slot_of
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
 from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.rollout.turn_records import RecordedPolicy, TurnRecords
@@ -43,7 +43,7 @@ class RolloutEnvironment:
     broken_tasks: BrokenTasks
     log: Callable[[str], None]
     setups: Callable[[int], RolloutSetup]  # by edition of the settings that may change
-    records: TurnRecords | None = None  # of rollouts under way, from which they go on; None keeps none
+    records: TurnRecords  # of rollouts under way, from which they go on
     counts: Counter[str] = field(default_factory=Counter)  # "resumed_tokens": that a rollout did not sample again
 
     async def run_rollout(
@@ -116,7 +116,7 @@ async def recorded_rollout(
     terms: Terms,
     on_grading: Callable[[], None],
     engine: RolloutEngine,
-    records: TurnRecords | None,
+    records: TurnRecords,
     name: str,
 ) -> tuple[Outcome, int]:
     """One rollout whose turns are recorded, and that goes on from those of an earlier try; also how many tokens of that
@@ -126,11 +126,6 @@ async def recorded_rollout(
         if event.kind == "stop":
             on_grading()
 
-    if records is None:
-        outcome = await run_rollout(
-            task, engine, host, setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
-        )
-        return outcome, 0
     every = recipe.cluster.save_tokens
 
     async def ask(context: Context, sampling: Sampling, on_part: Callable[[Sample], None]) -> Sample:

@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import time
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,11 @@ from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.batches import prepare
 from etude.rl.checkpoint import Checkpoint
-from etude.rl.feedback.schedule import needs_frozen
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner.client import LearnerClient, launch_learner
-from etude.rl.learner.messages import LearnerSpec
-from etude.rl.loop import FROM_LEARNER, FROM_TWINS, STAGE
-from etude.rl.metrics import by_source, describe
-from etude.rl.orchestrator import _groups, board_path
+from etude.rl.loop import STAGE, trained_row
+from etude.rl.orchestrator import learner_spec, untrained_groups
 from etude.rl.workers.ready_rollouts import ReadyRollouts
 
 
@@ -70,7 +68,7 @@ async def train_only(run: Run, recipe: Recipe, model: Path) -> dict[str, Any]:
     with closing(journal):
         ready = ReadyRollouts(rl.ready_bytes, journal.files, journal.find)
         resumed = journal.resume(checkpoint.row, checkpoint.step)
-        groups = [group for group in _groups(resumed, journal, ready) if group.ready]
+        groups = [group for group in untrained_groups(resumed, journal, ready) if group.ready]
         if not groups:
             raise EtudeError(
                 f"the journal in {run.path} has no group whose rollouts are all finished; those of a group that was "
@@ -84,26 +82,10 @@ async def train_only(run: Run, recipe: Recipe, model: Path) -> dict[str, Any]:
 
 
 async def _launch(run: Run, recipe: Recipe, model: Path, latest: Path | None) -> LearnerClient:
-    rl, machine = recipe.rl, recipe.run
-    logs = run.path / "rl" / "logs"
+    rl, logs = recipe.rl, run.path / "rl" / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    frozen = rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback))
-    spec = LearnerSpec(
-        model,
-        rl.optim,
-        total_steps=rl.steps,
-        micro_tokens=rl.micro_tokens,
-        board=board_path(run.path),
-        lora=rl.lora,
-        seed=machine.seed,
-        device=machine.device,
-        compute=machine.compute,
-        threads=machine.threads or process.available_cores(),  # all of them: nobody samples
-        restore=latest,
-        frozen=model if frozen else None,
-        ranks=recipe.cluster.learner,
-        batches=run.path / "rl" / "batch",
-    )
+    threads = recipe.run.threads or process.available_cores()  # all of them: nobody samples
+    spec = replace(learner_spec(run, recipe, model, latest, threads), weights="")  # nothing is published
     log = logs / f"learner-{run.lineage}.log"
     return await launch_learner(spec, log=log, deadline=rl.start_seconds, verb_deadline=rl.learner_seconds)
 
@@ -133,24 +115,8 @@ async def _train(
             learnt = await learner.forward_backward(prepared.batch) if prepared.batch.items else {}
             learnt |= await learner.step(rl.optim.lr)
             step += 1
-            journal.trained(
-                [(g.number, [i for i, s in enumerate(g.slots) if s.rollout is not None]) for g in batch], step
-            )
-            rollouts = [rollout for group in batch for rollout in group.rollouts]
-            row = (
-                describe(rollouts)
-                | by_source(rollouts)
-                | {
-                    "groups": len(batch),
-                    "rollouts": len(rollouts),
-                    "zero_variance": prepared.zero_variance,
-                    "masked": prepared.masked,
-                    "trained_tokens": prepared.trained_tokens,
-                    "forward_tokens": learnt.get("forward_tokens", 0),
-                    "seconds": time.monotonic() - began,
-                }
-            )
-            row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_TWINS) if name in learnt} | prepared.feedback
+            journal.trained([(group.number, group.members) for group in batch], step)
+            row = trained_row(batch, prepared, learnt) | {"seconds": time.monotonic() - began}
             run.log(STAGE, step, **row)
             rewards.append(row["reward"])
             bar.advance(1)

@@ -11,7 +11,6 @@ names have all tools of `harness.tools`; those without a sandbox have the ones t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +21,8 @@ from etude.core.recipe import changed, hint, validate
 from etude.core.settings import AgentLimits, HarnessSettings
 from etude.harness.prompt import Spec, system_text
 from etude.harness.tools.base import Tool
-from etude.tasks.format.task import Task
 
-WORDS: Final = "without a sandbox"
+WITHOUT_SANDBOX: Final = "without a sandbox"
 
 
 class EnvironmentSettings(pydantic.BaseModel, extra="forbid", frozen=True):
@@ -49,10 +47,10 @@ class AgentEnvironment:
 def build_environments(
     harness: HarnessSettings, tools: dict[str, Tool], spec: Spec, *, text_form: bool
 ) -> dict[str, AgentEnvironment]:
-    """By category or family; under `WORDS` stands what other tasks without a sandbox have."""
+    """By category or family; under `WITHOUT_SANDBOX` stands what other tasks without a sandbox have."""
     found = {}
     words = [name for name, tool in tools.items() if not tool.uses_sandbox]
-    for name, entry in {WORDS: {"tools": words, "system": ""}, **harness.environments}.items():
+    for name, entry in {WITHOUT_SANDBOX: {"tools": words, "system": ""}, **harness.environments}.items():
         where = f"harness.environments.{name}"
         for key in entry:
             if key not in EnvironmentSettings.model_fields:
@@ -71,9 +69,3 @@ def build_environments(
             changed(harness.limits, given.limits, f"{where}.limits") if given.limits else None,
         )
     return found
-
-
-def environment_of(task: Task, environments: Mapping[str, AgentEnvironment]) -> AgentEnvironment | None:
-    """The task's own; None where it has what all tasks have."""
-    names = (task.facts.family, task.facts.category, *(() if task.facts.sandbox else (WORDS,)))
-    return next((environments[name] for name in names if name in environments), None)

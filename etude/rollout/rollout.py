@@ -22,7 +22,7 @@ from typing import Literal
 
 from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Finding, Ruling
-from etude.audit.watched import Watch, is_drawn
+from etude.audit.watched import Watch
 from etude.behaviours.base import Behaviour, Site
 from etude.behaviours.table import find_each, in_order
 from etude.core.errors import EtudeError
@@ -36,7 +36,7 @@ from etude.core.settings import (
     RewardSettings,
     SummarySettings,
 )
-from etude.core.terms import NO_TERMS, Terms
+from etude.core.terms import NO_TERMS, Terms, usual_terms
 from etude.harness.failures import HarnessFailure, PolicyFailure, SandboxLost
 from etude.harness.hinted import Hinted, place_hints
 from etude.harness.loop import Event, run_agent
@@ -45,13 +45,11 @@ from etude.harness.tools.base import Tool, schema_of
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
 from etude.reward.base import GradedRollout
-from etude.reward.behaviour import behaviour_sites
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
-from etude.rollout.agent_environments import AgentEnvironment, build_environments, environment_of
+from etude.rollout.agent_environments import WITHOUT_SANDBOX, AgentEnvironment, build_environments
 from etude.rollout.privileged import TEXTS, first_turn
 from etude.rollout.prompt_context import earlier_messages, recent_files
-from etude.rollout.terms import usual_terms
 from etude.sandbox.base import FailureCause, Layer, Sandbox, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.sentinel import CAUSED_INSIDE, host_works
@@ -113,9 +111,16 @@ class RolloutSetup:
     def at_temperature(self, temperature: float) -> RolloutSetup:
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
 
+    @property
+    def behaviours(self) -> list[Behaviour]:
+        """All whose sites somebody asks for: hints, rates and rewards."""
+        return [*(self.taught if self.context == "turn" else ()), *self.watched, *self.reward.behaviours]
+
     def for_task(self, task: Task) -> RolloutSetup:
-        """With the tools and limits of the task's environment."""
-        found = environment_of(task, self.environments)
+        """With the tools and limits of the task's environment: that of its family, of its category, or of all tasks."""
+        facts = task.facts
+        names = (facts.family, facts.category, *(() if facts.sandbox else (WITHOUT_SANDBOX,)))
+        found = next((self.environments[name] for name in names if name in self.environments), None)
         if found is None:
             return self
         own = replace(self, tools=found.tools, system=found.system, strict=found.strict, environments={})
@@ -414,9 +419,7 @@ async def score(
     started = time.monotonic() if started is None else started
     grade_once = setup.grade_cache.grade if setup.grade_cache is not None else grade
     graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
-    # All that passes, and a few of the others: a hack that gains nothing yet is mostly for rules.
-    spare = graded.passed or is_drawn(task, changes)
-    watched = await setup.audit.watched(task, host, changes, setup.grader) if spare else ()
+    watched = await setup.audit.watched(task, host, changes, setup.grader, passed=graded.passed)
     return await _scored(task, trajectory, changes, graded, setup, started, watched)
 
 
@@ -431,28 +434,26 @@ async def _scored(
 ) -> Scored:
     # on the event loop, as it is short: 0.9 ms for most rollouts, 7.9 for those that rewrite the right files (medians)
     ruling = setup.audit.ruling(task, trajectory, changes, watched)
-    counted = await behaviour_sites(setup.reward, trajectory)
-    total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling, counted))
-    sites, hints = await hints_of(task, trajectory, setup, counted)
+    found = await find_each(setup.behaviours, trajectory)
+    total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling, found))
+    sites, hints = hints_of(task, trajectory, setup, found)
     seconds = time.monotonic() - started
     return Scored(task, trajectory, changes, graded, total, parts, seconds, ruling, sites, hints)
 
 
-async def hints_of(
-    task: Task, trajectory: Trajectory, setup: RolloutSetup, counted: Mapping[Behaviour, Sequence[Site]]
+def hints_of(
+    task: Task, trajectory: Trajectory, setup: RolloutSetup, found: Mapping[Behaviour, Sequence[Site]]
 ) -> tuple[tuple[Site, ...], tuple[Hinted, ...]]:
     """Where behaviours happened, and the hints that can stand above their turns.
 
-    Only sites of taught behaviours have a hint; the others, and those that a reward `counted`, are there for their
-    rates. With a context of the whole rollout there is one hint, above all of it, and no other.
+    Only sites of taught behaviours have a hint; the others, and those that a reward counts, are there for their rates.
+    With a context of the whole rollout there is one hint, above all of it, and no other.
     """
     by_turn = setup.context == "turn"
-    hinted = setup.taught if by_turn else ()
-    found = await find_each([*hinted, *setup.watched, *counted], trajectory, counted)
-    taught = in_order(found[each] for each in hinted) if by_turn else _whole(task, trajectory, setup)
+    taught = in_order(found[each] for each in setup.taught) if by_turn else _whole(task, trajectory, setup)
     known = {(site.message, site.kind) for site in taught}
-    watched = [site for each in (*setup.watched, *counted) for site in found[each]]
-    others = {replace(site, hint="") for site in watched if (site.message, site.kind) not in known}
+    counted = [site for each in (*setup.watched, *setup.reward.behaviours) for site in found[each]]
+    others = {replace(site, hint="") for site in counted if (site.message, site.kind) not in known}
     sites = tuple(sorted((*taught, *others), key=lambda site: (site.message, site.kind)))
     if not taught or setup.dialect is None:
         return sites, ()

@@ -2,7 +2,7 @@
 
 In reading order: `tokenizer` (text <-> ids), `render` (messages -> ids, with spans), `parse` (ids -> messages),
 `conversations` (JSONL <-> messages); `dialect` (what everybody above works with) and `native`, which is all of that;
-`effort` (the line that states it); `text_tokenizer` (text that is no conversation, in our tokenizer or a checkpoint's).
+`text_tokenizer` (text that is no conversation, in our tokenizer or a checkpoint's).
 
 For checkpoints that bring their own: `checkpoint_files`, `vocabulary` (their tokenizer), `tiktoken_ranks` (Kimi's),
 `jinja_sandbox` (their chat template), `formats/` (how they spell calls), `turn_parsing` (what they sampled, read back),

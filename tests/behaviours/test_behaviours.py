@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ import pytest
 
 from etude.behaviours.base import Behaviour, Site, steps_of
 from etude.behaviours.reader import Reader
-from etude.behaviours.table import BEHAVIOURS, build_behaviour, build_behaviours, find_sites
+from etude.behaviours.table import BEHAVIOURS, build_behaviour, build_behaviours, find_each, in_order
 from etude.behaviours.tool_errors import CLASSES
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, ContextOverflow, Sample, Sampling, ToolResult, User
 from etude.core.rl_settings import RLSettings
 from etude.harness.failures import PolicyFailure
 from etude.harness.trajectory import MessageRecord, StopCause, Trajectory
-from etude.reward.behaviour import BehaviourPenalty, behaviour_sites
+from etude.reward.behaviour import BehaviourPenalty
 from etude.reward.compose import build_reward
 from etude.rollout.rollout import build_setup, hints_of
 from etude.tasks.format.task import Task
@@ -57,6 +58,10 @@ def write(text: str) -> tuple[Assistant, list[str]]:
 
 def run(command: str, answer: str = "fine") -> tuple[Assistant, list[str]]:
     return call("run", answer, command=command)
+
+
+async def find_sites(behaviours: Sequence[Behaviour], trajectory: Trajectory) -> tuple[Site, ...]:
+    return in_order((await find_each(behaviours, trajectory)).values())
 
 
 LINES = "\n".join(f"line_{i} = {i}" for i in range(20))
@@ -291,8 +296,8 @@ def test_a_reader_that_is_reward_hint_and_rate_is_asked_once() -> None:
     (part,) = (each.part for each in worth.parts if isinstance(each.part, BehaviourPenalty))
     part.behaviour = reader(policy)
     setup = replace(build_setup(), reward=worth, taught=(reader(policy),), watched=(reader(policy), reader(policy)))
-    counted = asyncio.run(behaviour_sites(worth, rollout))
-    sites, _ = asyncio.run(hints_of(Task("t", "Do it."), rollout, setup, counted))
+    found = asyncio.run(find_each(setup.behaviours, rollout))
+    sites, _ = hints_of(Task("t", "Do it."), rollout, setup, found)
     assert len(policy.asked) == 1 and sites == (Site(1, "confusing", "Say why."),)
     other = reader(policy, prompt="Find what else.")
     asyncio.run(find_sites([reader(policy), other, reader(policy)], rollout))
@@ -391,7 +396,7 @@ def test_one_of_ones_own_is_a_small_file_that_feedback_reward_and_monitor_read(t
     reward = build_reward(
         [{"use": "behaviour", "of": use, "weight": 0.1}, {"use": "behaviour", "of": {"use": "claims"}}]
     )
-    counted = asyncio.run(behaviour_sites(reward, rollout))
+    counted = asyncio.run(find_each(reward.behaviours, rollout))
     total, parts = reward.score(_Graded(rollout, counted))  # type: ignore[arg-type]
     assert parts == {"Apologies": -2.0, "claims": 0.0} and total == pytest.approx(-0.2)
 
@@ -399,7 +404,7 @@ def test_one_of_ones_own_is_a_small_file_that_feedback_reward_and_monitor_read(t
 class _Graded:
     """What the parts here look at of a graded rollout."""
 
-    def __init__(self, trajectory: Trajectory, sites: dict[Behaviour, list[Site]]) -> None:
+    def __init__(self, trajectory: Trajectory, sites: Mapping[Behaviour, Sequence[Site]]) -> None:
         self.trajectory, self.sites, self.task = trajectory, sites, None
 
 

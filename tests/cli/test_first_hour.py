@@ -30,7 +30,7 @@ from etude.core.progress import track
 from etude.core.run import Run
 from etude.pipeline.execute import unfinished
 from etude.pipeline.find_model import BASES, find_model
-from etude.rl.no_passes import FIRST, NoPasses
+from etude.rl.metrics import FIRST, NoPasses
 from etude.rollout import view
 from etude.rollout.listing import list_rollouts
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from etude.forge.environments.environment import Environment, Suite
-from etude.forge.install.act import Agents
+from etude.forge.install.agent_rollout import Agents
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.install import install
 from etude.forge.install.pip_settings import PackageIndex

@@ -29,7 +29,7 @@ def test_calls_errors_and_turns_are_counted_by_tool_and_class() -> None:
     metrics = measure([one, Trajectory(stop="time")])
     assert {name: counts.calls for name, counts in metrics.tools.items()} == {"read": 2, "run": 1, "": 1, "finish": 1}
     assert metrics.tools["read"].errors == {"UnexpectedEnvironment": 1}
-    assert (metrics.tools["read"].reliability, metrics.tools["read"].success) == (1.0, 0.5)
+    assert metrics.tools["read"].reliability == 1.0
     assert (metrics.tools["run"].reliability, metrics.tools["run"].seconds) == (0.0, 2.0)
     assert (metrics.turns, metrics.calling_turns, metrics.parallel_turns) == (5, 3, 1)
     assert (metrics.malformed_turns, metrics.cut_turns) == (1, 1)
@@ -41,4 +41,4 @@ def test_calls_errors_and_turns_are_counted_by_tool_and_class() -> None:
 
 def test_nothing_to_count_is_nothing_wrong() -> None:
     metrics = measure([])
-    assert metrics.parallel_rate == 0 and metrics.total.reliability == 1 and metrics.total.success == 1
+    assert metrics.parallel_rate == 0 and metrics.total.reliability == 1

@@ -7,7 +7,7 @@ import json
 import os
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Message, Sample, Sampling, System, ToolResult, User, Version
 from etude.core.settings import AgentLimits
 from etude.core.terms import Terms
-from etude.harness.failures import ERROR_CLASSES
+from etude.harness.failures import ErrorClass
 from etude.harness.trajectory import MessageRecord, Parent, Segment, Trajectory
 from etude.harness.trajectory_files import load_trajectory, save_trajectory
 from etude.tokens.tokenizer import to_text
@@ -57,7 +57,9 @@ def trajectories(draw: Any, dialect: Any) -> Trajectory:
         made.segments.append(segment)
         for _ in range(draw(st.integers(0, 3))):
             message = draw(st.one_of(prompts, turns))
-            entry = MessageRecord(message, draw(st.integers(-1, number)), draw(st.sampled_from([None, *ERROR_CLASSES])))
+            entry = MessageRecord(
+                message, draw(st.integers(-1, number)), draw(st.sampled_from([None, *get_args(ErrorClass)]))
+            )
             made.entries.append(entry)
             segment.append([message], [len(made.entries) - 1], dialect, most=10**6, open_turn=False)
             if draw(st.booleans()):

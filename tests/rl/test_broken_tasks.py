@@ -71,8 +71,9 @@ def test_the_reference_of_a_repositorys_task_is_graded_to_know(
     from dataclasses import replace
 
     engine: Any = None
+    records: Any = None
     setup, broken = replace(build_setup(), grade_cache=grades), BrokenTasks(Told(), print)
-    environment = RolloutEnvironment(host, engine, setup, Recipe(), broken, print, lambda edition: setup)
+    environment = RolloutEnvironment(host, engine, setup, Recipe(), broken, print, lambda edition: setup, records)
     task = repository_task()
     wrong = Files({p: b"x = 1\n" if p.startswith(SOLUTION) and p.endswith(".py") else d for p, d in task.files.items()})
     assert loop.run_until_complete(environment.solvable(task)) is True

@@ -11,8 +11,7 @@ from etude.core.rl_settings import RLSettings
 from etude.core.terms import Terms
 from etude.rl.admission import Admission, Waiting
 from etude.rl.dispatcher import Dispatcher
-from etude.rl.groups import Rollout, RolloutGroup, Slot
-from etude.rl.workers.finished import Finished
+from etude.rl.groups import Finished, Rollout, RolloutGroup, Slot
 from etude.rollout.rollout import Void
 from etude.tasks.format.task import Task
 

@@ -16,10 +16,9 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Sample, Version
 from etude.core.rl_settings import RLSettings
 from etude.rl.checkpoint import Checkpoint
-from etude.rl.groups import RolloutGroup, Slot, State
+from etude.rl.groups import RolloutGroup, Slot, State, slot_name
 from etude.rl.journal import Journal, Resumed
 from etude.rl.orchestrator import _keep_young
-from etude.rl.workers.finished import slot_name
 from etude.rollout.turn_records import TurnRecords
 
 GROUPS, GROUP, STEPS, SAVE_EVERY = 2, 2, 6, 2

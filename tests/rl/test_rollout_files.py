@@ -17,10 +17,10 @@ from etude.core import transport
 from etude.core.errors import EtudeError
 from etude.core.terms import Terms
 from etude.harness.trajectory import Trajectory
+from etude.rl import groups
 from etude.rl.groups import Rollout, Trace, pack, unpack
 from etude.rl.journal import Journal
 from etude.rl.rollout_files import RolloutFile
-from etude.rl.workers import finished
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission
@@ -86,8 +86,8 @@ def test_a_large_rollout_is_packed_and_written_in_a_thread(tmp_path: Path, monke
         packed_in.append(threading.current_thread())
         return pack(rollout)
 
-    monkeypatch.setattr(finished, "compact", lambda scored, source, terms: scored.parts["rollout"])
-    monkeypatch.setattr(finished, "pack", packing)
+    monkeypatch.setattr(groups, "compact", lambda scored, source, terms: scored.parts["rollout"])
+    monkeypatch.setattr(groups, "pack", packing)
     journal = Journal(tmp_path / "journal.db", 0)
     small = replace(large(), traces=())
 
@@ -96,7 +96,7 @@ def test_a_large_rollout_is_packed_and_written_in_a_thread(tmp_path: Path, monke
         for rollout in (small, large()):
             scored = Scored(Task("t", ""), Trajectory(), Submission(), Grade(False, "tests", ""), 0.0, {})
             scored.parts["rollout"] = rollout  # type: ignore[assignment]
-            found.append((await finished.packed(scored, "", Terms(), journal.files, (3, 1, 0)))[1])
+            found.append((await groups.packed(scored, "", Terms(), journal.files, (3, 1, 0)))[1])
         return found
 
     inline, file = asyncio.run(work())

@@ -27,10 +27,9 @@ from etude.policies.replicas import EngineReplicas
 from etude.rl import rollout_environment
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.editions import Edition
-from etude.rl.groups import unpack
+from etude.rl.groups import Finished, unpack
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rl.workers.finished import Finished
-from etude.rl.workers.messages import EditionFacts, RolloutRequest, TaskPlace, WorkerSpec
+from etude.rl.workers.messages import RolloutRequest, TaskPlace, WorkerSpec
 from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.process import Worker
 from etude.rl.workers.setup import training_setup
@@ -80,7 +79,7 @@ def pool(toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path) -> 
         replicas = EngineReplicas([engine], VERSION)
         nothing: Any = None
         inside = RolloutEnvironment(
-            nothing, replicas, setup, recipe, BrokenTasks(nothing, print), print, lambda number: setup
+            nothing, replicas, setup, recipe, BrokenTasks(nothing, print), print, lambda number: setup, nothing
         )
         return WorkerPool(
             inside,
@@ -152,16 +151,16 @@ def test_a_worker_rewards_edition_0_as_the_run_began_and_not_as_a_later_command_
     spec = WorkerSpec(tmp_path / "recipe.toml", toy_model, tmp_path, tmp_path, tmp_path, "local", lineage=1)
     nothing: Any = None
     worker = Worker(spec, now, nothing, training_setup(now, toy_model))
-    first = worker._edition(EditionFacts(0, began.reward.parts, 0.0))
-    told = worker._edition(EditionFacts(1, now.reward.parts, 0.0))
+    first = worker._edition(Edition(0, began.reward.parts, 0.0))
+    told = worker._edition(Edition(1, now.reward.parts, 0.0))
     weights = [[part.weight for part in setup.reward.parts] for setup in (first, told)]
     assert [each[0] for each in weights] == [1.0, 3.0]
-    edited = EditionFacts(2, now.reward.parts, 0.0, tools=[{"use": "read"}, {"use": "finish"}])
+    edited = Edition(2, now.reward.parts, 0.0, tools=[{"use": "read"}, {"use": "finish"}])
     request = RolloutRequest("000001-00", TaskPlace("a", "digest"), 0, "", edited)
     heard = from_json(RolloutRequest, json.loads(json.dumps(to_json(request))))
     assert list(worker._edition(heard.edition).tools) == ["read", "finish"]
     same = Worker(spec, began, nothing, training_setup(began, toy_model))
-    assert same._edition(EditionFacts(0, began.reward.parts, 0.0)) is same.setup
+    assert same._edition(Edition(0, began.reward.parts, 0.0)) is same.setup
 
 
 def test_a_worker_that_is_away_is_given_no_rollouts_and_a_slow_one_costs_no_run(pool: Callable[[], WorkerPool]) -> None:
@@ -171,7 +170,7 @@ def test_a_worker_that_is_away_is_given_no_rollouts_and_a_slow_one_costs_no_run(
         away, there = workers.workers
         there.supervisor.up.set()
         there.in_flight = 5
-        request = RolloutRequest("000001-00", TaskPlace("a", "digest"), 0, "", EditionFacts(0, [], 0.0))
+        request = RolloutRequest("000001-00", TaskPlace("a", "digest"), 0, "", Edition(0, [], 0.0))
         assert workers._choose(request) is there
         away.supervisor.up.set()
         workers._of_group.clear()

@@ -13,12 +13,12 @@ from etude.core.policy import Context, Sample, Sampling, System
 from etude.core.settings import HarnessSettings, RewardSettings
 from etude.core.terms import Terms
 from etude.forge.katas.task_source import katas
+from etude.harness.prompt import state_effort
 from etude.policies.scripted import Scripted, reference
 from etude.rollout.effort_curve import effort_curve
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tokens.dialect import EFFORT_VARIABLE
-from etude.tokens.effort import state_effort
 from etude.tokens.template import TemplateDialect
 
 

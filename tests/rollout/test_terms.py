@@ -8,8 +8,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.settings import HarnessSettings
-from etude.core.terms import Terms
-from etude.rollout.terms import draw_terms
+from etude.core.terms import Terms, draw_terms
 
 
 def test_terms_follow_from_seed_and_number() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from etude.core.policy import Policy
 from etude.core.progress import track
-from etude.forge.install.act import NO_BOUND, Installers
+from etude.forge.install.agent_rollout import NO_BOUND, Installers
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.pip_settings import read_index

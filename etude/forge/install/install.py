@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from etude.core.errors import EtudeError
-from etude.forge.install.act import Agents, Installers
+from etude.forge.install.agent_rollout import Agents, Installers
 from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.installer import JavaScriptInstaller
 from etude.forge.install.javascript.project_facts import is_script_project

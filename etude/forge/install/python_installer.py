@@ -14,7 +14,7 @@ from typing import Final
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy
 from etude.forge.environments.environment import PREFIX
-from etude.forge.install.act import Agents, Installers, Stage
+from etude.forge.install.agent_rollout import Agents, Installers, Stage
 from etude.forge.install.checkout import Repo
 from etude.forge.install.make_layer import REPORTS, UnverifiedEnvironment, make_environment
 from etude.forge.install.pip_settings import PackageIndex, interpreter, shown_folders

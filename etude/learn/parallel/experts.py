@@ -12,8 +12,6 @@ the experts are sums over the tokens of all ranks of the mesh; those of all othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -93,13 +91,6 @@ def expert_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
         if isinstance(module, SplitExperts):
             found |= {f"{prefix}.{name}": p for name, p in module.named_parameters(recurse=False)}
     return found
-
-
-@torch.no_grad()
-def gather_experts(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The whole weights of each layer's experts, one after another, on every rank; all ranks must iterate alike."""
-    for name, parameter in expert_parameters(model).items():
-        yield name, parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
 
 
 @torch.no_grad()

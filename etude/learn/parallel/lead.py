@@ -19,8 +19,8 @@ from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.core.transport import Frame, pack, unpack, write_frame
 from etude.learn.drafts import Piece
+from etude.learn.item_checks import check_teachers
 from etude.learn.parallel import checkpoint
-from etude.learn.parallel.item_checks import check_teachers
 from etude.learn.parallel.manifest import Manifest
 from etude.learn.parallel.messages import CheckpointFolder, Pieces, RankSpec, Refused, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of

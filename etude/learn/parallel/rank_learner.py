@@ -24,6 +24,7 @@ from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, u
 from etude.core.transport import pack as packed_message
 from etude.learn.background_save import BackgroundSave
 from etude.learn.drafts import Piece, drafts
+from etude.learn.item_checks import check_items
 from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.optim import rate
@@ -33,7 +34,6 @@ from etude.learn.parallel.context import split_context
 from etude.learn.parallel.experts import sum_loads
 from etude.learn.parallel.host_group import HostGroup
 from etude.learn.parallel.hsdp import Fill, Shard, let_go, shard
-from etude.learn.parallel.item_checks import check_items
 from etude.learn.parallel.manifest import Manifest
 from etude.learn.parallel.mesh import Meshes
 from etude.learn.parallel.messages import RankSpec, Refused, ScoredShare, Share, TallyShare

@@ -20,11 +20,6 @@ Wire = Literal["same", "bfloat16", "fp8"]
 SCALE_BYTES = 4  # a float32 behind the numbers of each row, so that one message carries both
 
 
-def bytes_of_row(width: int, wire: Wire, dtype: torch.dtype) -> int:
-    """What one row costs on the wire."""
-    return width + SCALE_BYTES if wire == "fp8" else width * _numbers(wire, dtype).itemsize
-
-
 def _numbers(wire: Wire, dtype: torch.dtype) -> torch.dtype:
     return dtype if wire == "same" else torch.bfloat16
 

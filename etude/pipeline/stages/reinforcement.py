@@ -40,7 +40,7 @@ def reinforce(run: Run, recipe: Recipe) -> None:
 def check_rl(recipe: Recipe) -> None:
     from etude.behaviours.table import build_behaviours
     from etude.rl.algorithms.table import build_algorithm, check_algorithm
-    from etude.rl.feedback.schedule import check_feedback
+    from etude.rl.feedback import check_feedback
 
     if not recipe.rl.steps:
         raise EtudeError("rl.steps is 0, so there is nothing to train; give it a number of steps")

@@ -19,8 +19,7 @@ from etude.plan.simulator.engine import SimulatedEngine, Spans
 from etude.plan.simulator.processors import Processors, Queue, compute
 from etude.plan.simulator.service_times import RolloutShape, ServiceTimes, merged
 from etude.policies.placement import Placement
-from etude.rl.groups import Rollout
-from etude.rl.workers.finished import Finished, slot_of
+from etude.rl.groups import Finished, Rollout, slot_of
 from etude.rollout.rollout import Scored, Void
 from etude.tasks.format.task import Task
 

@@ -24,10 +24,9 @@ from etude.core.recipe import Recipe
 from etude.core.run_files import read_facts, read_metrics
 from etude.learn.packing import LEAST, begin_alike
 from etude.plan.simulator.service_times import EngineTimes, LearnerTimes, RolloutShape, ServiceTimes, check, graded
-from etude.rl.groups import Rollout, spent_seconds, unpack
+from etude.rl.groups import Rollout, slot_name, slot_of, spent_seconds, unpack
 from etude.rl.probe import LENGTH, PROMPT
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
-from etude.rl.workers.finished import slot_name, slot_of
 from etude.rollout.store import load_rollout, saved_rollouts
 
 FEWEST = 5  # steps that figures are made from

@@ -4,7 +4,7 @@
     sdft   it has read a demonstration                     KL(informed || plain), averaged weights
     opsd   it has read the reference                       Jensen-Shannon, the weights of the start
 
-The streams are those of `rl/feedback/`, which also puts them beside any other algorithm (`rl.feedback.context`). Our
+The streams are those of `rl/feedback.py`, which also puts them beside any other algorithm (`rl.feedback.context`). Our
 demonstrations are the references of tasks, so sdft and opsd differ in divergence and teacher alone.
 """
 

@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.core.transport import Frame, unpack
-from etude.learn.parallel.item_checks import check_values
+from etude.learn.item_checks import check_values
 from etude.learn.parallel.manifest import Manifest
 from etude.learn.streams import Batch, Floats, Item
 

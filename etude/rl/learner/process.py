@@ -37,7 +37,7 @@ from etude.core import child_process as child
 from etude.core.errors import EtudeError
 from etude.core.tcp_address import TcpAddress, accept_one
 from etude.core.transport import PREFIX_BYTES, Frame, from_json, pack, read_frame, read_prefix, unpack, write_frame
-from etude.learn.parallel.item_checks import check_ids
+from etude.learn.item_checks import check_ids
 from etude.learn.parallel.manifest import Manifest
 from etude.learn.streams import Item, Twin
 from etude.model.torch_process import prepare

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from etude.core.policy import Version
+from etude.rl.editions import Edition
 
 READY = "etude rollout worker ready at"
 
@@ -35,17 +35,6 @@ class TaskPlace:
 
 
 @dataclass(frozen=True)
-class EditionFacts:
-    """The settings that may change, as they were when the rollout's group was admitted (`rl/editions.py`)."""
-
-    number: int
-    parts: list[dict[str, Any]]
-    lr: float
-    digests: dict[str, str] = field(default_factory=dict)
-    tools: list[dict[str, Any]] | None = None
-
-
-@dataclass(frozen=True)
 class RolloutRequest:
     """One rollout to run."""
 
@@ -53,7 +42,7 @@ class RolloutRequest:
     task: TaskPlace
     seed: int
     engine: str  # address
-    edition: EditionFacts
+    edition: Edition
     effort: str = ""
     source: str = ""  # which of several mixed sources the task came from
     version: Version | None = None  # an evaluation's: pinned

@@ -25,13 +25,12 @@ from etude.core.policy import Policy, Version
 from etude.core.terms import Terms
 from etude.core.transport import Frame, to_json, unpack
 from etude.rl.editions import Edition
+from etude.rl.groups import Finished, slot_of
 from etude.rl.groups import unpack as unpack_rollout
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
-from etude.rl.workers.finished import Finished, slot_of
 from etude.rl.workers.messages import (
     READY,
-    EditionFacts,
     EnginesRequest,
     ReadableRequest,
     RolloutAnswer,
@@ -121,7 +120,7 @@ class WorkerPool:
                 place,
                 seed,
                 engine.address,
-                EditionFacts(**vars(self.editions(terms.edition))),
+                self.editions(terms.edition),
                 terms.effort,
                 self.source_of(number),
             )
@@ -140,7 +139,7 @@ class WorkerPool:
                 place,
                 job.seed,
                 address(),
-                EditionFacts(**vars(self.editions(0))),
+                self.editions(0),
                 version=version,
                 temperature=self.inside.recipe.bench.temperature,
             )

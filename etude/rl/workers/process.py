@@ -35,14 +35,12 @@ from etude.policies.vllm_client import VLLMClient
 from etude.rl.broken_tasks import broken_because
 from etude.rl.checkpoint import keep_readable
 from etude.rl.editions import Edition, build_edition
-from etude.rl.groups import compact
+from etude.rl.groups import compact, packed, slot_of
 from etude.rl.groups import pack as pack_rollout
 from etude.rl.rollout_environment import recorded_rollout, solvable
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
-from etude.rl.workers.finished import packed, slot_of
 from etude.rl.workers.messages import (
     READY,
-    EditionFacts,
     EnginesRequest,
     ReadableRequest,
     RolloutAnswer,
@@ -167,15 +165,14 @@ class Worker:
             self._engines[address] = kind(address, deadline=rl.engine_seconds, patience=rl.start_seconds)
         return self._engines[address]
 
-    def _edition(self, facts: EditionFacts) -> RolloutSetup:
-        if facts.number not in self._setups:
+    def _edition(self, edition: Edition) -> RolloutSetup:
+        if edition.number not in self._setups:
             # The first is the recipe that the run began with, which a later command may have changed.
-            same = facts.number == 0 and facts.parts == self.recipe.reward.parts
+            same = edition.number == 0 and edition.parts == self.recipe.reward.parts
             copies = self.spec.home / "editions"
-            edition = Edition(**vars(facts))
             built = self.setup if same else build_edition(edition, copies, self.recipe, self.setup)
-            self._setups[facts.number] = built
-        return self._setups[facts.number]
+            self._setups[edition.number] = built
+        return self._setups[edition.number]
 
 
 @dataclass(frozen=True)

@@ -9,5 +9,5 @@ child of it that runs tests), `child_output`, `tests_in_memory` (tests that are 
 `detect_source_reading` (code that examples may not read), `code_copies` (copies that they may not ask), `watcher`
 (what tested code does while tests run, for the monitor) and `start_services`. For tests of JavaScript: `node_tests`
 (test files, each in a process of its own), `report.cjs` (what is loaded into that) and `node_suite_run` (a run that
-is no grade). `rehearsal` is run before any of them is forked.
+is no grade). `interpreter_warmup` is run before any of them is forked.
 """

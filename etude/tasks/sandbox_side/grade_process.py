@@ -24,7 +24,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from etude.tasks.sandbox_side import rehearsal, test_process
+from etude.tasks.sandbox_side import interpreter_warmup, test_process
 from etude.tasks.sandbox_side import start_services as services
 from etude.tasks.sandbox_side.child_output import listen
 
@@ -38,7 +38,7 @@ def prepare() -> None:
     test_process.isolate(())
     # Looks for what is nowhere, and so lists the standard library's folders: a worker needs them for its first import.
     importlib.machinery.PathFinder.find_spec("no module has this name")
-    rehearsal.rehearse()
+    interpreter_warmup.warm_up()
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from etude.tasks.sandbox_side import rehearsal
+from etude.tasks.sandbox_side import interpreter_warmup
 
 # In an interpreter of its own: preparing takes our modules away from the process that does it.
 PREPARED = """
@@ -31,7 +31,7 @@ def test_a_prepared_process_has_forgotten_us_and_knows_only_the_standard_library
     assert (done.stdout, done.stderr) == ("prepared\n", "")
 
 
-def test_a_rehearsal_leaves_no_module_and_no_finder() -> None:
+def test_a_warm_up_leaves_no_module_and_no_finder() -> None:
     before = list(sys.meta_path), set(sys.modules)
-    rehearsal.rehearse()
+    interpreter_warmup.warm_up()
     assert (list(sys.meta_path), set(sys.modules)) == before

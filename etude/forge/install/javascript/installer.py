@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.forge.environments.environment import PREFIX, Environment, Suite, with_digest
-from etude.forge.install.act import Installers
+from etude.forge.install.agent_rollout import Installers
 from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.npm_settings import node, read_npm
 from etude.forge.install.javascript.project_facts import Developing, Project, manifest, read_project

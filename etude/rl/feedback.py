@@ -1,4 +1,4 @@
-"""From the hints of rollouts to streams: the divergence between a turn with the hint above it and without.
+"""Targeted textual feedback: the divergence between a turn with a hint above it and without, as streams.
 
     sum over the turn's tokens of  weight * D(p(. | context, hint), p(. | context)) / normaliser
 
@@ -16,13 +16,42 @@ from typing import Literal
 
 import numpy as np
 
+from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED
 from etude.core.rl_settings import FeedbackSettings
 from etude.harness.hinted import Hinted
 from etude.learn.streams import Floats, Item, Stream, Twin
 from etude.rl.algorithms.base import BatchShape
-from etude.rl.feedback.schedule import is_on, weight_at
 from etude.rl.groups import Rollout, Trace
+
+
+def weight_at(settings: FeedbackSettings, step: int) -> float:
+    """The weight of step `step` (0 is the first)."""
+    rising = min(1.0, (step + 1) / (settings.warmup + 1))
+    falling = max(0.0, 1 - max(0, step - settings.hold) / settings.decay) if settings.decay else 1.0
+    return settings.weight * rising * falling
+
+
+def is_on(settings: FeedbackSettings) -> bool:
+    return bool(settings.behaviours) or settings.context != "turn"
+
+
+def needs_frozen(settings: FeedbackSettings) -> bool:
+    """Whether the learner has to keep the weights that it starts from."""
+    return is_on(settings) and settings.teacher == "frozen"
+
+
+def check_feedback(settings: FeedbackSettings, ema: float) -> None:
+    """Refuses a teacher that the learner would not have; `ema` is the decay of its averaged weights."""
+    if is_on(settings) and settings.teacher == "ema" and not ema:
+        raise EtudeError(
+            "the teacher of feedback is 'ema', but no weights are averaged; set rl.optim.ema, such as 0.95"
+        )
+    if is_on(settings) and settings.support == "sampled" and settings.direction != "reverse":
+        raise EtudeError(
+            "rl.feedback.support is 'sampled', whose gradient is that of the reverse divergence alone; "
+            "set rl.feedback.direction to 'reverse', or support to 'full' or 'top'"
+        )
 
 
 @dataclass

@@ -21,8 +21,7 @@ from etude.learn.streams import Floats, Item, Sampled, Twin
 from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm
 from etude.rl.batches import Prepared, prepare
-from etude.rl.feedback.schedule import check_feedback, weight_at
-from etude.rl.feedback.streams import first_of_each_kind
+from etude.rl.feedback import check_feedback, first_of_each_kind, weight_at
 from etude.rl.groups import Rollout, RolloutGroup, Slot, Trace
 
 ON = [{"use": "tool_errors"}]

@@ -1,7 +1,7 @@
 """A suite of our own, run a few times before anything is forked: the interpreter adapts code to what it has seen.
 
 Every test process and worker starts as a fork and would begin with code that never ran; adapting it also writes to
-memory that forks share. Nothing of the rehearsal stays but that. Knows no task.
+memory that forks share. Nothing of it stays but that. Knows no task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rehearsal(unittest.TestCase):
 """
 
 
-def rehearse() -> None:
+def warm_up() -> None:
     for _ in range(_TIMES):
         _run_suite()
         _answer_calls()
