@@ -293,7 +293,7 @@ async def measure(rollouts: int, at_once: int, seed: int) -> dict[str, Any]:
     order = rng.choices(FAULTS, [fault.share for fault in FAULTS], k=rollouts)
     setup = build_setup(
         HarnessSettings(limits=AgentLimits(sample_seconds=SAMPLE_SECONDS)),
-        grader=GraderSettings(seconds=10, cpu_seconds=1, memory_mb=128, disk_mb=32),
+        grader=GraderSettings(seconds=60, cpu_seconds=1, memory_mb=128, disk_mb=32),  # a busy machine may need them
         sandbox=SandboxLimits(disk=32 << 20),
     )
     tasks = list(katas("train", 60, seed=3, levels=[1, 2]))
