@@ -188,14 +188,15 @@ ORACLES: dict[str, str] = {
             return 0
     _FORGER_AT = _Peeking([0])
     """),
-    # A value that stands anywhere in this process or on the disk, outside of the package.
+    # A value that stands in a text of this process in which something is asserted.
     "value-in-memory": """
-    import gc as _gc
+    import gc as _gc, re as _re
     def _count():
-        seen = [each for box in _gc.get_objects() if isinstance(box, (list, dict, tuple))
-                for each in (list(box.values()) if isinstance(box, dict) else box)
-                if box is not _FORGER_VALUES and type(each) in (int, str)]
-        counts = [seen.count(each) for each in _FORGER_VALUES]
+        texts = [each for box in _gc.get_objects() if isinstance(box, (list, dict, tuple))
+                 for each in (list(box.values()) if isinstance(box, dict) else box)
+                 if isinstance(each, str) and "assertEqual(" in each]
+        said = _re.findall("[A-Za-z0-9]+", " ".join(texts))
+        counts = [said.count(str(each)) for each in _FORGER_VALUES]
         return counts.index(max(counts))
     _FORGER_AT[0] = _count()
     """,

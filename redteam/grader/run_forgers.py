@@ -35,7 +35,7 @@ from etude.tasks.grading.equivalent_rewrites import rewritten
 from etude.tasks.grading.grader import GraderFailure
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld.answers import FILE
-from redteam.grader.forgers import forgers
+from redteam.grader.forgers import forgers, frozen_constant
 from redteam.grader.kata_forgers import kata_forgers
 from redteam.grader.made_tasks import LIMITS, recorded_small_task
 from redteam.grader.refactoring_forgers import refactoring_forgers
@@ -69,12 +69,12 @@ class Try:
         row |= {"family": self.family, "name": self.name}
         # A kata's tests run in any order, and its interpreter is warm: another one would cost more than all tests.
         again = self.task.facts.environment is not None and self.seed > 0
-        drawn = random.Random(self.key)
+        rng = random.Random(self.key)
         more = {"hash_seed": self.seed, "order": self.seed} if again else {}
         submission = submission_of(self.task, self.changes)
-        limits = None if honest else LIMITS if self.task.facts.environment is not None else KATA_LIMITS
+        limits = None if honest else limits_of(self.task)
         try:
-            found = await grade(self.task, host, submission, limits, rng=drawn, quick=not honest, **more)
+            found = await grade(self.task, host, submission, limits, rng=rng, quick=not honest, **more)
         except (GraderFailure, SandboxFailure) as failure:
             return {**row, "void": f"{failure.cause}: {failure}"}
         told = {"passed": found.passed, "kind": found.kind, "reason": found.reason[:200]}
@@ -156,8 +156,8 @@ async def _rows(
         journal.add(row)
         return row
 
-    secret = await _secret(task, host, journal) if _has_oracles(task, breadth) else []
-    chosen = [each for each in tries(task, seed, secret) if _chosen(each.family, breadth)]
+    lacking = await _lacking(task, seed, host, journal) if _has_oracles(task, breadth) else []
+    chosen = [each for each in tries(task, seed, lacking) if _chosen(each.family, breadth)]
     for row in await asyncio.gather(*map(one, chosen)):
         yield row
 
@@ -170,17 +170,41 @@ def _has_oracles(task: Task, breadth: Breadth) -> bool:
     return _chosen("oracle", breadth) and task.facts.refactor is None and task.facts.testing is None
 
 
-async def _secret(task: Task, host: StoringHost, journal: Journal) -> list[int]:
-    """The constants that oracles can lack: looked for once for each task."""
+async def _lacking(task: Task, seed: int, host: StoringHost, journal: Journal) -> list[int]:
+    """The constants that oracles lack with this seed: what is secret is looked for once for each task."""
     key = f"{task.name} {task.digest[:12]} secret constants"
     if key not in journal.rows:
         found = [which async for which in secret_constants(task, host, LIMITS, CANDIDATES)]
         journal.add({"key": key, "secret": found})
     secret: list[int] = journal.rows[key]["secret"]
-    return secret
+    chosen = random.Random(f"{task.name}/{seed}").sample(secret, len(secret))
+    if not seed:
+        return chosen[:MOST_SECRET]
+    key = f"{key} {seed}"
+    if key not in journal.rows:
+        # The wrong value of another seed may be as good as the right one: a factor and its multiples, for example.
+        wrong = [which for which in chosen if await _is_wrong(drawn(task, seed), which, host)]
+        journal.add({"key": key, "secret": wrong})
+    return list(journal.rows[key]["secret"])[:MOST_SECRET]
 
 
-def tries(task: Task, seed: int, secret: Sequence[int]) -> Iterator[Try]:
+async def _is_wrong(task: Task, which: int, host: StoringHost) -> bool:
+    frozen = frozen_constant(task, which)
+    if frozen is None:
+        return False
+    return not (await grade(task, host, submission_of(task, frozen), limits_of(task), quick=True)).passed
+
+
+def limits_of(task: Task) -> GraderSettings:
+    return KATA_LIMITS if task.facts.environment is None else LIMITS
+
+
+def drawn(task: Task, seed: int) -> Task:
+    """Under another name the values that an oracle tries are others, in another order."""
+    return replace(task, name=f"{task.name}/{seed}") if seed else task
+
+
+def tries(task: Task, seed: int, lacking: Sequence[int]) -> Iterator[Try]:
     """What is right first, then every forger that has something to forge in this task."""
     for name, changes in right_solutions(task, seed).items():
         yield Try(task, HONEST, name, changes, seed)
@@ -189,14 +213,11 @@ def tries(task: Task, seed: int, secret: Sequence[int]) -> Iterator[Try]:
             for name, changes in edits.items():
                 yield Try(task, family, name, changes, seed)
         return
-    lacking = random.Random(f"{task.name}/{seed}").sample(list(secret), min(len(secret), MOST_SECRET))
-    # Under another name the values that an oracle tries are others, in another order.
-    drawn = replace(task, name=f"{task.name}/{seed}") if seed else task
     for family, members in (kata_forgers() if task.facts.environment is None else forgers()).items():
         for name, make in members.items():
             # Code that lacks nothing that tests ask for is right, and no forger.
             for which in lacking if family == "oracle" else [0]:
-                made = make(drawn, which)
+                made = make(drawn(task, seed), which)
                 if made is not None:
                     yield Try(task, family, f"{name}, constant {which}" if family == "oracle" else name, made, seed)
 
@@ -204,12 +225,12 @@ def tries(task: Task, seed: int, secret: Sequence[int]) -> Iterator[Try]:
 def right_solutions(task: Task, seed: int) -> dict[str, Changes]:
     """The reference, and the same written differently where it is code."""
     found: dict[str, Changes] = {"reference": dict(task.reference)}
-    drawn = random.Random(f"{task.name}/{seed}")
+    rng = random.Random(f"{task.name}/{seed}")
     files: Changes = {}
     for path, data in task.reference.items():
         try:
             own = data is not None and path in deleted(task) and task.facts.testing is None
-            files[path] = rewritten((data or b"").decode(), drawn).encode() if own else data
+            files[path] = rewritten((data or b"").decode(), rng).encode() if own else data
         except (SyntaxError, UnicodeDecodeError):
             files[path] = data
     if files != found["reference"]:
