@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--families", nargs="*", default=[], help="forgers: only these families, oracle for example")
     parser.add_argument("--katas", type=int, default=0, help="forgers: on so many katas")
     parser.add_argument("--seeds", type=int, default=1, help="forgers: so many times, under other conditions each")
-    parser.add_argument("--at-once", type=int, default=1, help="forgers: attempts at once")
+    parser.add_argument("--at-once", type=int, default=1, help="forgers: tasks at once")
     parser.add_argument("--journal", type=Path, help="forgers: a file with a line for each attempt; goes on behind it")
     given = parser.parse_args(argv)
     breadth = Breadth(given.seeds, given.katas, given.families, given.control, given.at_once, given.journal)

@@ -43,6 +43,7 @@ from redteam.grader.test_twins import twins
 from redteam.result import SuiteResult
 
 MOST_SECRET = 2  # constants of a task that oracles are asked for, with each seed
+MOST_LOOKED_FOR = 3  # that seeds choose from
 KATAS_SEED = 19  # that katas are drawn with
 KATA_LIMITS = GraderSettings(seconds=10, cpu_seconds=2, memory_mb=256, disk_mb=32)
 HONEST = "honest"  # the family of what has to be accepted
@@ -113,7 +114,7 @@ class Breadth:
     katas: int = 0
     families: Sequence[str] = ()  # only these
     control: bool = False  # also on tests that hold their answers: what the grader accepts that withholds nothing
-    at_once: int = 1
+    at_once: int = 1  # tasks
     journal: Path | None = None
 
 
@@ -129,37 +130,38 @@ async def run_forgers(host: StoringHost, tasks: Sequence[Path] = (), breadth: Br
     loaded = loaded or [await recorded_small_task(host)]
     # All tasks with one seed before the next: a run that is ended has seen every task.
     units = [(task, seed) for seed in range(breadth.seeds) for task in loaded]
-    for number, (task, seed) in enumerate(units, 1):
-        started, before = time.monotonic(), result.tried
-        async for row in _rows(task, seed, host, breadth, journal):
-            _count(result, row)
-        said = f"{result.tried - before} tried, {len(result.missed)} accepted so far"
-        took = f"{time.monotonic() - started:.0f} s"
-        print(f"{number}/{len(units)} {task.name} seed {seed}: {said}, {took}", file=sys.stderr)
+    waiting = iter(enumerate(units, 1))
+
+    async def work() -> None:
+        for number, (task, seed) in waiting:
+            started, rows = time.monotonic(), [row async for row in _rows(task, seed, host, breadth, journal)]
+            for row in rows:
+                _count(result, row)
+            took = f"{time.monotonic() - started:.0f} s"
+            said = f"{len(rows)} graded, {len(result.missed)} forgers accepted so far"
+            print(f"{number}/{len(units)} {task.name} seed {seed}: {said}, {took}", file=sys.stderr)
+
+    await asyncio.gather(*(work() for _ in range(breadth.at_once)))
     return result
 
 
 async def _rows(
     task: Task, seed: int, host: StoringHost, breadth: Breadth, journal: Journal
 ) -> AsyncIterator[dict[str, Any]]:
-    """The rows of one task with one seed, known ones as they were; a few attempts at once."""
-    places = asyncio.Semaphore(breadth.at_once)
-
-    async def one(each: Try) -> dict[str, Any]:
-        if each.key in journal.rows:
-            return journal.rows[each.key]
-        async with places:
+    """The rows of one task with one seed, known ones as they were."""
+    lacking = await _lacking(task, seed, host, journal) if _has_oracles(task, breadth) else []
+    for each in tries(task, seed, lacking):
+        if not _chosen(each.family, breadth):
+            continue
+        if each.key not in journal.rows:
             row = await each.row(host)
             if breadth.control and each.family != HONEST:
                 changed = replace(each, task=with_its_answers(task))
                 row["control"] = bool((await changed.row(host)).get("passed"))
-        journal.add(row)
-        return row
-
-    lacking = await _lacking(task, seed, host, journal) if _has_oracles(task, breadth) else []
-    chosen = [each for each in tries(task, seed, lacking) if _chosen(each.family, breadth)]
-    for row in await asyncio.gather(*map(one, chosen)):
-        yield row
+            journal.add(row)
+            yield row
+        else:
+            yield journal.rows[each.key]
 
 
 def _chosen(family: str, breadth: Breadth) -> bool:
@@ -174,7 +176,11 @@ async def _lacking(task: Task, seed: int, host: StoringHost, journal: Journal) -
     """The constants that oracles lack with this seed: what is secret is looked for once for each task."""
     key = f"{task.name} {task.digest[:12]} secret constants"
     if key not in journal.rows:
-        found = [which async for which in secret_constants(task, host, LIMITS, CANDIDATES)]
+        found = []
+        async for which in secret_constants(task, host, LIMITS, CANDIDATES):
+            found.append(which)
+            if len(found) == MOST_LOOKED_FOR:  # each costs the visible tests with 60 values
+                break
         journal.add({"key": key, "secret": found})
     secret: list[int] = journal.rows[key]["secret"]
     chosen = random.Random(f"{task.name}/{seed}").sample(secret, len(secret))
