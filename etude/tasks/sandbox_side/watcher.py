@@ -123,12 +123,20 @@ class Watcher:
         elif event == "call":
             with self._ours():
                 code = frame.f_code
+                # The text of a module that lies in memory: no file is opened for it.
+                if code.co_name == "getlines" and frame.f_globals.get("__name__") == "linecache":
+                    self._read_lines(frame)
                 asked = code.co_qualname in self._functions.get(code.co_filename, ())
                 if asked and len(self._open) < 64:
                     self._open.append((frame, _plain_copy(dict(frame.f_locals))))
         elif event == "return" and self._open and self._open[-1][0] is frame:
             with self._ours():
                 self._returned(frame, self._open.pop()[1], arg)
+
+    def _read_lines(self, frame: FrameType) -> None:
+        path = frame.f_locals.get("filename")
+        if isinstance(path, str) and self._is_test(path):
+            self._from_own("reads sources", path.rpartition("/")[2], frame, far=True)
 
     def _returned(self, frame: FrameType, given: dict[str, Any], result: Any) -> None:
         if type(result) not in _PLAIN and len(self._results) < 50:
