@@ -51,7 +51,11 @@ def _on_top(top: str, body: str) -> Forger:
 
 
 def _stubbed(task: Task, path: str, names: list[str], body: str = NONE) -> str:
-    before = task.workspace.text(path) if path in task.workspace else ""
+    return _with_stubs(task.workspace.text(path) if path in task.workspace else "", tuple(names), body)
+
+
+@lru_cache(maxsize=64)  # most forgers of a task have the same stubs
+def _with_stubs(before: str, names: tuple[str, ...], body: str) -> str:
     left = [name for name in names if is_defined(before, name)]
     gone = [name for name in names if name not in left and name.isidentifier()]
     text = replace_bodies(before, dict.fromkeys(left, body))
