@@ -45,6 +45,7 @@ from redteam.result import SuiteResult
 MOST_SECRET = 2  # constants of a task that oracles are asked for, with each seed
 MOST_LOOKED_FOR = 3  # that seeds choose from
 KATAS_SEED = 19  # that katas are drawn with
+PATIENT = GraderSettings(seconds=300, cpu_seconds=60)
 KATA_LIMITS = GraderSettings(seconds=10, cpu_seconds=2, memory_mb=256, disk_mb=32)
 HONEST = "honest"  # the family of what has to be accepted
 
@@ -73,9 +74,12 @@ class Try:
         rng = random.Random(self.key)
         more = {"hash_seed": self.seed, "order": self.seed} if again else {}
         submission = submission_of(self.task, self.changes)
-        limits = None if honest else limits_of(self.task)
+        limits = GraderSettings() if honest else limits_of(self.task)
         try:
             found = await grade(self.task, host, submission, limits, rng=rng, quick=not honest, **more)
+            if found.kind == "time" and not honest:
+                # On a busy machine that says little: it gets all the time that the task has.
+                found = await grade(self.task, host, submission, PATIENT, rng=rng, quick=True, **more)
         except (GraderFailure, SandboxFailure) as failure:
             return {**row, "void": f"{failure.cause}: {failure}"}
         told = {"passed": found.passed, "kind": found.kind, "reason": found.reason[:200]}

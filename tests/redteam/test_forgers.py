@@ -17,6 +17,8 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
+from etude.tasks.grading.verdict import Grade
+from redteam.grader import run_forgers as run_forgers_module
 from redteam.grader.forgers import forgers, frozen_constant
 from redteam.grader.kata_forgers import kata_forgers
 from redteam.grader.made_tasks import LIMITS, recorded_small_task, small_task
@@ -80,6 +82,26 @@ def test_a_run_with_a_journal_goes_on_behind_what_it_knows(tmp_path: Path, sandb
     again = loop.run_until_complete(run_forgers(host, breadth=wanted))
     assert again.tried == first.tried and len(again.missed) == 1 and row["name"] in again.missed[0]
     assert len(file.read_text().splitlines()) == len(lines) + 1  # the known ones were not tried again
+
+
+def test_a_forger_that_ran_out_of_time_gets_all_the_time_that_the_task_has(
+    monkeypatch: pytest.MonkeyPatch, sandboxes: Sandboxes, recorded: Task
+) -> None:
+    loop, host = sandboxes
+    given: list[float] = []
+
+    async def late(
+        task: Task, host: StoringHost, submission: object, settings: GraderSettings, **more: object
+    ) -> Grade:
+        given.append(settings.seconds)
+        return Grade(len(given) > 1, "time" if len(given) == 1 else "passed", "")
+
+    monkeypatch.setattr(run_forgers_module, "grade", late)
+    forger = next(each for each in tries(recorded, 0, []) if each.family == "marks")
+    assert loop.run_until_complete(forger.row(host))["passed"] and given[1] > recorded.config.verifier.timeout_sec
+    given.clear()
+    honest = next(tries(recorded, 0, []))
+    assert not loop.run_until_complete(honest.row(host))["passed"] and len(given) == 1
 
 
 def test_each_seed_has_other_values_for_an_oracle_and_another_rewrite(recorded: Task) -> None:
