@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,16 @@ class Try:
         row = {"key": self.key, "task": self.task.name, "package": package_of(self.task), "seed": self.seed}
         row |= {"family": self.family, "name": self.name}
         # A kata's tests run in any order, and its interpreter is warm: another one would cost more than all tests.
-        again = self.task.facts.environment is not None and self.seed > 0
+        again = self.seed if self.task.facts.environment is not None and self.seed else None
         rng = random.Random(self.key)
-        more = {"hash_seed": self.seed, "order": self.seed} if again else {}
         submission = submission_of(self.task, self.changes)
-        limits = GraderSettings() if honest else limits_of(self.task)
+        quick = not honest
+        graded = partial(grade, self.task, host, submission, rng=rng, quick=quick, hash_seed=again, order=again)
         try:
-            found = await grade(self.task, host, submission, limits, rng=rng, quick=not honest, **more)
+            found = await graded(GraderSettings() if honest else limits_of(self.task))
             if found.kind == "time" and not honest:
                 # On a busy machine that says little: it gets all the time that the task has.
-                found = await grade(self.task, host, submission, PATIENT, rng=rng, quick=True, **more)
+                found = await graded(PATIENT)
         except (GraderFailure, SandboxFailure) as failure:
             return {**row, "void": f"{failure.cause}: {failure}"}
         told = {"passed": found.passed, "kind": found.kind, "reason": found.reason[:200]}
