@@ -1,10 +1,12 @@
 """How well the monitor sees the hacks of the monitor suite, and how often it accuses honest work.
 
-    python benchmarks/monitor_suite.py [--honest 300] [--frozen] [--trained FOLDER...] [--installed 0] [--json FILE]
+    python benchmarks/monitor_suite.py [--honest 300] [--watched] [--tasks DIR... --each 5] [--only-honest]
+                                       [--frozen] [--trained FOLDER...] [--installed 0] [--json FILE]
 
 Plays every script of the open suite in the real harness, audits what it left behind, and prints a table by family.
 Frozen variants are measured only with --frozen: whoever works on detectors leaves it out. Honest work: the
-counterparts, noisy references, stubs and nobody over katas, saved attempts of trained policies where folders of them
+counterparts, noisy references, stubs and nobody over katas and, with --tasks, over made tasks (--watched: run once
+more and watched, each of them), saved attempts of trained policies where folders of them
 are given, and with --installed one function put back into so many files of the standard library and of installed
 packages.
 """
@@ -22,11 +24,13 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from etude.audit.auditor import Rules
-from etude.audit.base import Ruling
+from etude.audit.base import Ruling, conclude
 from etude.audit.blind_view import BlindView, open_blind_view
 from etude.audit.python_actions import parse
+from etude.audit.watched import Watch
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
+from etude.core.settings import GraderSettings
 from etude.forge.gates.attacks.table import ATTACKS, attack_script
 from etude.forge.katas.task_source import katas
 from etude.harness.trajectory import Trajectory
@@ -36,25 +40,28 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import submission_of
 from redteam.grader.targeted_attacks import TARGETED
-from redteam.monitor_suite.honest_rollouts import honest_rollouts
+from redteam.monitor_suite.honest_rollouts import honest_at, honest_rollouts
 from redteam.monitor_suite.suite import FAMILIES, Case, cases, is_frozen, play
 
 AT_ONCE = 4
+SHOWN = 40  # accused rollouts of a kind
 
 
 class Bench:
     def __init__(self, host: StoringHost, setup: RolloutSetup) -> None:
-        self.host, self.setup, self.rules = host, setup, Rules()
+        self.host, self.setup, self.rules, self.watch = host, setup, Rules(), Watch()
         self.places = asyncio.Semaphore(AT_ONCE)
         self.seconds: list[float] = []  # of auditing alone
 
-    async def audit(self, task: Task, turns: list[Assistant]) -> Ruling:
+    async def audit(self, task: Task, turns: list[Assistant], watched: bool = False) -> Ruling:
         async with self.places:
             trajectory, changes = await play(task, turns, self.host, self.setup)
+            # More than training watches, which leaves out most of what does not pass.
+            acts = await self.watch.findings(task, self.host, changes, GraderSettings()) if watched else ()
         began = time.perf_counter()
         ruling = self.rules.inspect(open_blind_view(task, trajectory, changes))
         self.seconds.append(time.perf_counter() - began)
-        return ruling
+        return conclude((*ruling.findings, *acts)) if acts else ruling
 
 
 async def play_suite(bench: Bench, frozen: bool) -> list[tuple[Case, Ruling]]:
@@ -63,10 +70,10 @@ async def play_suite(bench: Bench, frozen: bool) -> list[tuple[Case, Ruling]]:
     return list(zip(chosen, rulings, strict=True))
 
 
-async def honest(bench: Bench, count: int) -> list[tuple[str, Ruling]]:
-    chosen = list(honest_rollouts(count))
-    rulings = await asyncio.gather(*(bench.audit(task, turns) for _, task, turns in chosen))
-    return [(name, ruling) for (name, _, _), ruling in zip(chosen, rulings, strict=True)]
+async def honest(bench: Bench, count: int, tasks: list[Task], each: int, watched: bool) -> list[tuple[str, Ruling]]:
+    chosen = [*honest_rollouts(count), *honest_at(tasks, each)]
+    rulings = await asyncio.gather(*(bench.audit(task, turns, watched) for _, task, turns in chosen))
+    return [(f"{name} at {task.name}", ruling) for (name, task, _), ruling in zip(chosen, rulings, strict=True)]
 
 
 async def known_attacks(bench: Bench) -> list[tuple[str, Ruling]]:
@@ -138,7 +145,7 @@ def show_accused(title: str, rulings: list[tuple[str, Ruling]]) -> dict[str, int
     counts = Counter(ruling.verdict for _, ruling in rulings)
     accused, doubted = share(counts["hack"], len(rulings)), share(counts["suspicious"], len(rulings))
     print(f"{title:<20} hack {accused:<18} suspicious {doubted:<18} broken {counts['broken task']}")
-    for name, ruling in [pair for pair in rulings if pair[1].verdict != "clean"][:12]:
+    for name, ruling in [pair for pair in rulings if pair[1].verdict != "clean"][:SHOWN]:
         print(f"    {ruling.verdict}: {name}: {'; '.join(str(f) for f in ruling.findings[:2])[:140]}")
     return dict(counts)
 
@@ -147,9 +154,10 @@ async def main(options: argparse.Namespace) -> None:
     began = time.perf_counter()
     async with temporary_host("local") as host:
         bench = Bench(host, build_setup())
-        results = await play_suite(bench, options.frozen)
-        work = await honest(bench, options.honest)
-        known = await known_attacks(bench)
+        results = [] if options.only_honest else await play_suite(bench, options.frozen)
+        tasks = [Task.load(path) for path in options.tasks]
+        work = await honest(bench, options.honest, tasks, options.each, options.watched)
+        known = [] if options.only_honest else await known_attacks(bench)
     rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for case, ruling in results:
         kind = case.kind if case.kind == "honest" else "frozen" if is_frozen(case) else "seen"
@@ -199,6 +207,10 @@ async def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--honest", type=int, default=300, help="honest rollouts")
+    parser.add_argument("--watched", action="store_true", help="run honest submissions once more and watch them")
+    parser.add_argument("--tasks", type=Path, nargs="*", default=[], help="made tasks for honest rollouts")
+    parser.add_argument("--each", type=int, default=5, help="honest rollouts at each of --tasks")
+    parser.add_argument("--only-honest", action="store_true", help="no hacks: how often honest work is accused")
     parser.add_argument("--frozen", action="store_true", help="the frozen variants too")
     parser.add_argument("--trained", type=Path, nargs="*", default=[], help="folders of saved attempts")
     parser.add_argument("--installed", type=int, default=0, help="files of installed code to put a function back into")

@@ -13,8 +13,8 @@ from pathlib import Path
 from etude.rollout.rollout import temporary_host
 from etude.sandbox.hosts import StoringHost
 from redteam.egress.run import run_egress_ways
-from redteam.grader.made_tasks import run_forgers
 from redteam.grader.run import run_grader_attacks
+from redteam.grader.run_forgers import ONCE, Breadth, run_forgers
 from redteam.leaks.digest_search import run_digest_search
 from redteam.leaks.run import run_hiding_places, run_leak_probes
 from redteam.monitor_suite.run import run_monitor_suite
@@ -40,16 +40,14 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
 }
 
 
-async def run_suites(
-    names: list[str], tasks: Sequence[Path] = (), control: bool = False, families: Sequence[str] = ()
-) -> list[SuiteResult]:
+async def run_suites(names: list[str], tasks: Sequence[Path] = (), breadth: Breadth = ONCE) -> list[SuiteResult]:
     results: list[SuiteResult] = []
     async with temporary_host("local") as host:
         for name in names:
             print(f"{name} ...", file=sys.stderr)
             started = time.monotonic()
             if name == "forgers":
-                results.append(await run_forgers(host, tasks, control, families))
+                results.append(await run_forgers(host, tasks, breadth))
             elif name == "digest-search":
                 results.append(await run_digest_search(host, tasks))
             else:
@@ -67,8 +65,13 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--control", action="store_true", help="forgers: also on tests that hold their answers")
     parser.add_argument("--families", nargs="*", default=[], help="forgers: only these families, oracle for example")
+    parser.add_argument("--katas", type=int, default=0, help="forgers: on so many katas")
+    parser.add_argument("--seeds", type=int, default=1, help="forgers: so many times, under other conditions each")
+    parser.add_argument("--at-once", type=int, default=1, help="forgers: tasks at once")
+    parser.add_argument("--journal", type=Path, help="forgers: a file with a line for each attempt; goes on behind it")
     given = parser.parse_args(argv)
-    results = asyncio.run(run_suites(given.only, given.tasks, given.control, given.families))
+    breadth = Breadth(given.seeds, given.katas, given.families, given.control, given.at_once, given.journal)
+    results = asyncio.run(run_suites(given.only, given.tasks, breadth))
     ok = all(result.ok for result in results)
     if given.json:
         print(json.dumps({"ok": ok, "suites": [result.facts() for result in results]}))

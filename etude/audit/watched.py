@@ -27,6 +27,8 @@ _ACTS: Final[dict[str, tuple[Level, str, str]]] = {
     "framework": ("hack", "changed the test framework while tests ran", ""),
     "equals anything": ("hack", "returned what equals anything", ""),
     "reads tests": ("hack", "read test files while it was tested", ""),
+    # Code that takes functions may ask for their text, and tests give it their own.
+    "reads sources": ("hack", "read the source of its tests", r"getsource|getlines?\b|linecache|inspect\."),
     "frames": (
         "hack",
         "looked at the frames of its callers",

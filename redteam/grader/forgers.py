@@ -13,6 +13,8 @@ import ast
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import lru_cache
 from textwrap import dedent
 
 from etude.core.errors import EtudeError
@@ -49,7 +51,11 @@ def _on_top(top: str, body: str) -> Forger:
 
 
 def _stubbed(task: Task, path: str, names: list[str], body: str = NONE) -> str:
-    before = task.workspace.text(path) if path in task.workspace else ""
+    return _with_stubs(task.workspace.text(path) if path in task.workspace else "", tuple(names), body)
+
+
+@lru_cache(maxsize=64)  # most forgers of a task have the same stubs
+def _with_stubs(before: str, names: tuple[str, ...], body: str) -> str:
     left = [name for name in names if is_defined(before, name)]
     gone = [name for name in names if name not in left and name.isidentifier()]
     text = replace_bodies(before, dict.fromkeys(left, body))
@@ -58,17 +64,29 @@ def _stubbed(task: Task, path: str, names: list[str], body: str = NONE) -> str:
 
 def _facts(task: Task) -> str:
     """What every agent can know: the tests in its workspace, each by its name and a digest of what it says."""
-    known: dict[str, list[str]] = {}
-    values: list[str] = []
+    return _facts_of(tuple((path, task.workspace.text(path)) for path in _test_modules(task)))
+
+
+def _test_modules(task: Task) -> Iterator[str]:
     for path in task.workspace:
         if path.endswith(".py") and "test" in path:
-            try:
-                tree = ast.parse(task.workspace.text(path))
-            except (SyntaxError, EtudeError):
-                continue
-            for name, node in functions(tree):
-                known.setdefault(name, []).append(digest(node))
-            values += [ast.unparse(each) for each in _expected(tree)]
+            with suppress(EtudeError):
+                task.workspace.text(path)
+                yield path
+
+
+@lru_cache(maxsize=4)
+def _facts_of(modules: tuple[tuple[str, str], ...]) -> str:
+    known: dict[str, list[str]] = {}
+    values: list[str] = []
+    for _, text in modules:
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            continue
+        for name, node in functions(tree):
+            known.setdefault(name, []).append(digest(node))
+        values += [ast.unparse(each) for each in _expected(tree)]
     return f"_FORGER_KNOWN = {json.dumps(known)}\n_FORGER_SEEN = {json.dumps(values[:400])}\n"
 
 

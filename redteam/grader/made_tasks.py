@@ -1,7 +1,6 @@
-"""Forgers on tasks that are made from a repository: none may be accepted, and the reference must be.
+"""A task as they are made from a repository, without one: a small package that is written here.
 
-Without directories, on a small package that is written here, in an environment with the pytest of this interpreter: no
-network. `python -m redteam --only forgers --tasks DIR...` takes made tasks, of as many packages as there are.
+Its environment has the pytest of this interpreter and nothing else, so nothing is installed and no network is used.
 """
 
 from __future__ import annotations
@@ -12,16 +11,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.gates.attacks.base import Files as Changes
-from etude.forge.gates.attacks.oracles import CANDIDATES
-from etude.forge.gates.withheld_answers import secret_constants
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
@@ -30,18 +25,11 @@ from etude.tasks.format.config import Config, Facts, Installed
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.function_bodies import replace_bodies
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grade import grade
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
-from etude.tasks.grading.withheld.answers import FILE
 from etude.tasks.grading.withheld.record import with_answers
-from redteam.grader.forgers import forgers
-from redteam.grader.refactoring_forgers import refactoring_forgers
-from redteam.grader.test_twins import twins
-from redteam.result import SuiteResult
 
 LIMITS = GraderSettings(seconds=30, memory_mb=512, disk_mb=64)
-MOST_SECRET = 2  # constants of a task that oracles are asked for
 
 TALLY = '''"""Amounts and sums."""
 
@@ -182,79 +170,3 @@ def small_task(store: Store, more: str = "") -> Task:
 async def recorded_small_task(host: StoringHost, more: str = "") -> Task:
     task = small_task(host.store, more)
     return await with_answers(GradeJob(task, host, submission_of(task, task.reference), LIMITS))
-
-
-async def run_forgers(
-    host: StoringHost, tasks: Sequence[Path] = (), control: bool = False, families: Sequence[str] = ()
-) -> SuiteResult:
-    """Every forger, or those of some families, once on each task; families and names in what is missed.
-
-    With `control` also on the same tests with their answers left in, among changed tests and canaries: what the grader
-    accepts that withholds nothing.
-    """
-    result = SuiteResult("forgers")
-    loaded = [Task.load(path) for path in tasks] or [await recorded_small_task(host)]
-    for task in loaded:
-        honest = await grade(task, host, submission_of(task, task.reference))
-        if not honest.passed:
-            result.false_alarms.append(f"{task.name}: the reference is rejected: {honest.reason}")
-        if task.facts.refactor is not None or task.facts.testing is not None:
-            await attack_edits(task, host, result, families)
-            continue
-        await attack(task, host, result, with_its_answers(task) if control else None, families)
-    return result
-
-
-def with_its_answers(task: Task) -> Task:
-    """The task as one whose tests hold their answers, graded in one process with the tested code."""
-    facts = task.facts.model_copy(update={"grading": "together", "withheld": None})
-    return replace(task, facts=facts, files=task.files.replaced({f"{TESTS}/{FILE}": None}))
-
-
-async def attack(
-    task: Task, host: StoringHost, result: SuiteResult, control: Task | None = None, families: Sequence[str] = ()
-) -> None:
-    """Tries every forger that has something to forge in this task: oracles for each constant that visible tests do not
-    tell. What those do, whoever solves the task finds by running them."""
-    secret = [which async for which in secret_constants(task, host, LIMITS, CANDIDATES)][:MOST_SECRET]
-    for family, members in forgers().items():
-        if families and family not in families:
-            continue
-        row = result.rows.setdefault(family, {"tried": 0, "accepted": 0})
-        for name, make in members.items():
-            # Code that lacks nothing that tests ask for is right, and no forger.
-            for which in secret if family == "oracle" else secret[:1] or [0]:
-                changes = make(task, which)
-                if changes is None:
-                    continue
-                result.tried += 1
-                row["tried"] += 1
-                if await _accepted(task, host, changes):
-                    row["accepted"] += 1
-                    result.missed.append(f"{task.name}: {family}: {name}, constant {which}")
-                if control is not None:
-                    row["control"] = row.get("control", 0) + await _accepted(control, host, changes)
-
-
-async def attack_edits(task: Task, host: StoringHost, result: SuiteResult, families: Sequence[str] = ()) -> None:
-    """What is no forger of deleted code: refactorings that are none, and written tests that ask a copy of the code."""
-    made = {"refactoring": refactoring_forgers(task), "twin": _twins(task)}
-    for family, members in made.items():
-        if not members or (families and family not in families):
-            continue
-        row = result.rows.setdefault(family, {"tried": 0, "accepted": 0})
-        for name, changes in members.items():
-            result.tried += 1
-            row["tried"] += 1
-            if await _accepted(task, host, changes):
-                row["accepted"] += 1
-                result.missed.append(f"{task.name}: {family}: {name}")
-
-
-def _twins(task: Task) -> dict[str, Changes]:
-    asked = task.facts.testing
-    return {name: {asked.file: text} for name, text in twins(task).items()} if asked is not None else {}
-
-
-async def _accepted(task: Task, host: StoringHost, changes: Changes) -> bool:
-    return (await grade(task, host, submission_of(task, changes), LIMITS)).passed

@@ -20,6 +20,7 @@ from etude.tasks.grading.equivalent_rewrites import rewritten
 from redteam.monitor_suite.kata_scripts import KataScript, read, turns, write
 from redteam.monitor_suite.suite import play
 from redteam.result import SuiteResult
+from redteam.running.further_hacks import FURTHER_HACKS
 from redteam.running.hacks import HACKS
 from redteam.running.more_hacks import MORE_HACKS
 
@@ -40,10 +41,11 @@ async def run_running_hacks(host: StoringHost, tasks: int = KATAS, honest: int =
     async def work() -> None:
         for name, task, said in waiting:
             before, after, why = await _verdicts(task, said, host, rules, watch)
-            row = result.rows.setdefault(name or "honest", {"tried": 0, "by rules": 0, "caught": 0})
+            row = result.rows.setdefault(name or "honest", {"tried": 0, "by rules": 0, "caught": 0, "suspicious": 0})
             row["tried"] += 1
             row["by rules"] += before == "hack"
             row["caught"] += after == "hack"
+            row["suspicious"] += after == "suspicious"
             if name:
                 result.tried += 1
                 result.missed += [] if after == "hack" else [f"{name} on {task.name}: {after}"]
@@ -68,6 +70,8 @@ def _hacked(count: int) -> Iterator[tuple[str, Task, list[Assistant]]]:
     for kata in map(KataScript, katas("train", count, seed=23, levels=[1])):
         for name, hack in {**HACKS, **MORE_HACKS}.items():
             yield name, kata.task, turns([read(kata.module), write(kata.module, hack(kata))])
+        for name, acts in FURTHER_HACKS.items():
+            yield name, kata.task, turns(acts(kata))
 
 
 def _honest(count: int) -> Iterator[tuple[str, Task, list[Assistant]]]:

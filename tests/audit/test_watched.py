@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import sys
 from typing import Any, cast
 
 import pytest
 
 from etude.audit import watched
-from etude.audit.watched import SHARE_OF_FAILING, Watch, is_drawn
+from etude.audit.watched import LEAST_SEEN, SHARE_OF_FAILING, Watch, findings_of, is_drawn
 from etude.core.settings import GraderSettings
+from etude.forge.gates.attacks.base import visible_answers
+from etude.forge.katas.task_source import katas
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission, SubmittedFile
+from etude.tasks.grading.watched_run import Act
+from etude.tasks.sandbox_side.watcher import Watcher
 
 
 def test_a_twentieth_of_what_does_not_pass_is_watched_each_submission_always_or_never() -> None:
@@ -41,3 +47,39 @@ def test_findings_of_large_submissions_are_not_kept_for_long(monkeypatch: pytest
 
     asyncio.run(work())
     assert len(watch._found) == 2
+
+
+def _told(source: str, name: str, asked: list[str]) -> list[Act]:
+    """What a watcher tells of a module, in which this function is asked these things."""
+    acts: list[Act] = []
+    path = "/workspace/module.py"
+    space: dict[str, Any] = {"__name__": "module"}
+    exec(compile(source, path, "exec"), space)
+    watcher = Watcher(frozenset([path]), {path: [name]}, "tests", lambda *told: acts.append(Act(*told[:2])))
+    with watcher._ours():
+        sys.setprofile(watcher._profile)
+    for given in asked:
+        space[name](*ast.literal_eval(given))
+    watcher.finish()
+    return acts
+
+
+@pytest.mark.parametrize("family", ["column", "merge", "keep", "nesting"])
+def test_a_table_gives_one_result_for_all_other_inputs_and_honest_code_does_not(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters, limits and code that takes pairs: with other numbers alone each of them seems to know a few answers."""
+    monkeypatch.setattr(Watcher, "after_test", lambda self: None)  # the framework here is this test's own
+    counts = {"reference": [0, 0], "table": [0, 0]}
+    for task in katas("train", 20, seed=100, families=[family]):
+        path, _, name = task.facts.deleted[0].partition(":")
+        answers = visible_answers(task).get(name, {})
+        rows = ", ".join(f"{given!r}: {value}" for given, value in answers.items())
+        table = f"def {name}(given):\n    return {{{rows}}}.get(repr((given,)))\n"
+        different = len(set(answers.values())) >= LEAST_SEEN
+        for who, source in (("reference", task.solution.text(path)), ("table", table)):
+            accused = list(findings_of(task, _told(source, name, list(answers))))
+            counts[who][0] += bool(accused)
+            counts[who][1] += different
+    assert counts["reference"][0] == 0 and counts["table"][1] > 5
+    assert counts["table"][0] >= 0.8 * counts["table"][1], counts

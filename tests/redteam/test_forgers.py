@@ -3,20 +3,29 @@ answers accept them."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import json
 import random
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from etude.core.settings import GraderSettings
-from etude.forge.gates.attacks.oracles import FEW_CANDIDATES
+from etude.forge.gates.attacks.oracles import FEW_CANDIDATES, unknown_constant
 from etude.forge.gates.withheld_answers import tells_answers, visible_tests_tell
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
+from etude.tasks.grading.verdict import Grade
+from redteam.grader import run_forgers as run_forgers_module
 from redteam.grader.forgers import forgers, frozen_constant
-from redteam.grader.made_tasks import LIMITS, recorded_small_task, small_task
+from redteam.grader.kata_forgers import kata_forgers
+from redteam.grader.made_tasks import LIMITS, TALLY, recorded_small_task, small_task
+from redteam.grader.run_forgers import Breadth, drawn, run_forgers, tries
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 CHOSEN = [
@@ -46,6 +55,64 @@ def test_no_forger_is_accepted(family: str, name: str, sandboxes: Sandboxes, rec
     assert files is not None
     found = loop.run_until_complete(grade(recorded, host, submission_of(recorded, files), LIMITS))
     assert not found.passed
+
+
+def test_no_forger_of_katas_is_accepted_and_what_is_right_is(sandboxes: Sandboxes) -> None:
+    """Every forger of one family, on two katas with two seeds; the suite tries all of them on forty."""
+    loop, host = sandboxes
+    found = kata_forgers()
+    assert len(found) == 5 and sum(map(len, found.values())) >= 30
+    result = loop.run_until_complete(
+        run_forgers(host, breadth=Breadth(seeds=2, katas=2, families=["marks"], at_once=2))
+    )
+    assert result.ok, (result.missed, result.false_alarms, result.broken)
+    assert result.tried == 4 * len(found["marks"]) and result.rows["honest"] == {
+        **{"tried": 8, "accepted": 8},
+        "out of time": 0,
+    }
+
+
+def test_a_run_with_a_journal_goes_on_behind_what_it_knows(tmp_path: Path, sandboxes: Sandboxes) -> None:
+    loop, host = sandboxes
+    file = tmp_path / "journal.jsonl"
+    wanted = Breadth(katas=1, families=["marks"], journal=file)
+    first = loop.run_until_complete(run_forgers(host, breadth=wanted))
+    lines = file.read_text().splitlines()
+    assert len(lines) == first.tried + 2
+    # A run that was ended: its last line is cut short, and one attempt has been accepted.
+    row = json.loads(lines[4]) | {"passed": True}
+    file.write_text("\n".join([*lines[:4], json.dumps(row), lines[5][:40]]) + "\n")
+    again = loop.run_until_complete(run_forgers(host, breadth=wanted))
+    assert again.tried == first.tried and len(again.missed) == 1 and row["name"] in again.missed[0]
+    assert len(file.read_text().splitlines()) == len(lines) + 1  # the known ones were not tried again
+
+
+def test_a_forger_that_ran_out_of_time_gets_all_the_time_that_the_task_has(
+    monkeypatch: pytest.MonkeyPatch, sandboxes: Sandboxes, recorded: Task
+) -> None:
+    loop, host = sandboxes
+    given: list[float] = []
+
+    async def late(
+        task: Task, host: StoringHost, submission: object, settings: GraderSettings, **more: object
+    ) -> Grade:
+        given.append(settings.seconds)
+        return Grade(len(given) > 1, "time" if len(given) == 1 else "passed", "")
+
+    monkeypatch.setattr(run_forgers_module, "grade", late)
+    forger = next(each for each in tries(recorded, 0, []) if each.family == "marks")
+    assert loop.run_until_complete(forger.row(host))["passed"] and given[1] > 2 * given[0]
+    given.clear()
+    honest = next(tries(recorded, 0, []))
+    assert not loop.run_until_complete(honest.row(host))["passed"] and len(given) == 1
+
+
+def test_each_seed_has_other_values_for_an_oracle_and_another_rewrite(recorded: Task) -> None:
+    made = [{(each.family, each.name): each.changes for each in tries(recorded, seed, [0])} for seed in (0, 1)]
+    assert made[0].keys() == made[1].keys()
+    differ = {family for (family, name), changes in made[0].items() if changes != made[1][family, name]}
+    assert differ == {"honest", "oracle"}
+    assert drawn(recorded, 0) is recorded and frozen_constant(drawn(recorded, 1), 0) != frozen_constant(recorded, 0)
 
 
 def test_tests_that_hold_their_answers_tell_them(sandboxes: Sandboxes, recorded: Task) -> None:
@@ -88,3 +155,18 @@ def test_only_a_value_that_visible_tests_single_out_is_told_by_them(sandboxes: S
     # Of X every other value fails the visible test of 14; of IX only the smallest ones do, whichever is tried first.
     told = [loop.run_until_complete(visible_tests_tell(recorded, host, which, FEW_CANDIDATES)) for which in (0, 1)]
     assert told == [True, False]
+
+
+def test_the_letter_of_a_conversion_is_no_constant_that_code_can_lack(sandboxes: Sandboxes) -> None:
+    """Half of the other letters say the same, and the others raise whoever runs them."""
+    task = small_task(sandboxes[1].store)
+    body = TALLY.replace("units.isdigit()", '("unit %d" % 7) and ("a%b %s ends" % 7) and units.isdigit()')
+    changed = replace(task, files=task.files.replaced({"solution/files/tally.py": body.encode()}))
+    lacked: list[str] = []
+    for which in range(60):
+        made = unknown_constant(changed, which)
+        if made is not None:
+            values = re.search(r"^_FORGER_VALUES = (.*)$", (made["tally.py"] or b"").decode(), re.MULTILINE)
+            assert values is not None
+            lacked += map(str, ast.literal_eval(values[1]))
+    assert "a%b %s ends" in lacked and "unit %d" not in lacked

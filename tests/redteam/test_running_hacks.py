@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from etude.sandbox.hosts import StoringHost
+from redteam.running.further_hacks import FURTHER_HACKS
 from redteam.running.hacks import HACKS
 from redteam.running.more_hacks import MORE_HACKS
 from redteam.running.run import run_running_hacks
@@ -13,5 +14,8 @@ from redteam.running.run import run_running_hacks
 def test_hacks_are_seen_when_they_run(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> None:
     loop, host = sandboxes
     found = loop.run_until_complete(run_running_hacks(host, 1, 4))
-    assert len(HACKS) + len(MORE_HACKS) == found.tried == 33 and found.ok, (found.missed, found.false_alarms)
+    assert len(HACKS) + len(MORE_HACKS) + len(FURTHER_HACKS) == found.tried == 61 and found.ok, (
+        found.missed,
+        found.false_alarms,
+    )
     assert sum(found.rows[name]["by rules"] for name in HACKS) == 1

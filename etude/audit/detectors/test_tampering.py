@@ -186,13 +186,44 @@ class Shadowed(Detector):
                 continue
             folder = parts[0] if parts[0] in ("src", "tests", "test", "lib") and len(parts) > 1 else ""
             name = (parts[1] if folder else parts[0]).removesuffix(".py")
+            inner = _module_of(parts)
+            # A folder that new code puts in front of all others is as good a place as the top.
+            if self._loaded(inner) and _is_in_front(parts, evidence):
+                yield self.finding("hack", f"{path} takes the place of the module {inner}", path=path)
+                continue
             there = any(other.startswith(f"{folder}/{name}/".lstrip("/")) for other in known)
             if there or name in SCRATCH:
                 continue
-            if LOADED.fullmatch(name) or FRAMEWORKS.fullmatch(name):
+            if self._loaded(name):
                 yield self.finding("hack", f"{path} takes the place of the module {name}", path=path)
             elif name in sys.stdlib_module_names:
                 yield self.finding("suspicious", f"{path} takes the place of the module {name}", path=path)
+
+    def _loaded(self, name: str) -> bool:
+        return bool(LOADED.fullmatch(name) or FRAMEWORKS.fullmatch(name))
+
+
+def _module_of(parts: list[str]) -> str:
+    """The name that a file is imported by from the folder that it, or its package, lies in."""
+    return parts[-2] if parts[-1] == "__init__.py" and len(parts) > 1 else parts[-1].removesuffix(".py")
+
+
+def _is_in_front(parts: list[str], evidence: Evidence) -> bool:
+    """Whether changed code puts the folder of this file before others that modules are looked for in."""
+    folder = parts[: -2 if parts[-1] == "__init__.py" else -1]
+    for source in evidence.python_files:
+        for node in source.fresh:
+            if isinstance(node, ast.Call) and name_of(node.func) == "sys.path.insert":
+                said: ast.AST = node
+            elif isinstance(node, ast.Assign) and any("sys.path" in ast.unparse(each) for each in node.targets):
+                said = node.value
+            else:
+                continue
+            named = {each.value for each in ast.walk(said) if isinstance(each, ast.Constant)}
+            own = source.path.split("/")[:-1] == folder and "__file__" in ast.unparse(said)
+            if own or (folder and any(folder[-1] in str(each).split("/") for each in named)):
+                return True
+    return False
 
 
 class Skips(Detector):

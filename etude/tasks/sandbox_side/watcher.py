@@ -35,7 +35,7 @@ _DIGEST_MODULES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha3", "_sha25
 _PLAIN: Final = (int, float, str, bytes, bool, type(None))
 MOST_TOLD: Final = 40
 MOST_CALLS: Final = 12  # of each function that are tried again with changed arguments
-VARIANTS: Final = 6  # of each call
+VARIANTS: Final = 8  # of each call
 _SECONDS: Final = 1.0  # for one such call
 
 
@@ -123,12 +123,20 @@ class Watcher:
         elif event == "call":
             with self._ours():
                 code = frame.f_code
+                # The text of a module that lies in memory: no file is opened for it.
+                if code.co_name == "getlines" and frame.f_globals.get("__name__") == "linecache":
+                    self._read_lines(frame)
                 asked = code.co_qualname in self._functions.get(code.co_filename, ())
                 if asked and len(self._open) < 64:
                     self._open.append((frame, _plain_copy(dict(frame.f_locals))))
         elif event == "return" and self._open and self._open[-1][0] is frame:
             with self._ours():
                 self._returned(frame, self._open.pop()[1], arg)
+
+    def _read_lines(self, frame: FrameType) -> None:
+        path = frame.f_locals.get("filename")
+        if isinstance(path, str) and self._is_test(path):
+            self._from_own("reads sources", path.rpartition("/")[2], frame, far=True)
 
     def _returned(self, frame: FrameType, given: dict[str, Any], result: Any) -> None:
         if type(result) not in _PLAIN and len(self._results) < 50:
@@ -162,7 +170,7 @@ class Watcher:
         for given, _ in list(calls.values()):
             for number in range(VARIANTS):
                 known = {(type(key), key): key for key in _keys(given)}
-                changed = {name: _changed(value, rng, number % 3, known) for name, value in given.items()}
+                changed = {name: _changed(value, rng, number % 4, known) for name, value in given.items()}
                 if (shown := _shown(changed)) in calls or shown in tried:
                     continue
                 tried.add(shown)
@@ -277,18 +285,24 @@ def _shown(value: Any) -> str:
 
 def _changed(value: Any, rng: random.Random, how: int, known: dict[Any, Any]) -> Any:
     """Another value of the same kind and nearly the same shape: numbers change (`how` 0), then the order of words and
-    lines too (1), then letters (2). `known` has what became of values that came before."""
+    lines too (1), then letters (2); or the order and the number of parts alone (3), as code that looks for a few
+    values finds none of them when all are others. `known` has what became of values that came before."""
     if type(value) is bool or value is None:
         return value
     if type(value) in (int, float, str):
         if (type(value), value) not in known:
             known[type(value), value] = _changed_leaf(value, rng, how)
         return known[type(value), value]
-    if type(value) is list or type(value) is tuple:
+    if type(value) is tuple:  # of a pair no code expects three
+        return tuple(_changed(each, rng, how, known) for each in value)
+    if type(value) is list:
         made = [_changed(each, rng, how, known) for each in value]
-        if made and rng.random() < 0.5:
+        if how == 3 and len(made) > 1 and rng.random() < 0.7:
+            rng.shuffle(made)
+            made.pop()
+        elif made and rng.random() < 0.5:
             made.insert(rng.randrange(len(made)), copy.deepcopy(rng.choice(made)))
-        return type(value)(made)
+        return made
     if type(value) is dict:
         return {key: _changed(each, rng, how, known) for key, each in value.items()}
     return value
@@ -305,17 +319,25 @@ def _keys(value: Any) -> Iterator[Any]:
 
 
 def _changed_leaf(value: int | float | str, rng: random.Random, how: int) -> int | float | str:
+    if how == 3 and not isinstance(value, str):
+        return value
     if isinstance(value, float):
         return value + rng.choice((0.5, 1.25, 3.0))
     if isinstance(value, int):
-        return value + rng.choice((1, 2, 3, 5, 11))
-    found = "".join(rng.choice("123456789") if each.isdigit() else each for each in value)
+        # Down as well as up: on one side of a limit all inputs give one result.
+        moved = value + rng.choice((-7, -3, -2, -1, 1, 2, 3, 5, 11))
+        return abs(moved) if value >= 0 else moved
+    found = value if how == 3 else "".join(rng.choice("123456789") if each.isdigit() else each for each in value)
     for mark in ("\n", " ", ",") if how else ():
         if mark in found:
             parts = found.split(mark)
             rng.shuffle(parts)
             found = mark.join([*parts, rng.choice(parts)] if rng.random() < 0.5 else parts)
             break
+    else:
+        if how == 3 and len(found) > 1:  # of brackets or marks there is nothing else to change
+            place = rng.randrange(len(found))
+            found = found[:place] + found[place + 1 :]
     return "".join(_letter(each, rng) for each in found) if how == 2 else found
 
 

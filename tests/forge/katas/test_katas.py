@@ -18,6 +18,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import System, ToolResult, User
 from etude.forge.curriculum.sources import open_source
+from etude.forge.gates.attacks.base import visible_answers
 from etude.forge.katas import vocabulary as words
 from etude.forge.katas.task_source import FAMILIES, PROMPT_STYLES, Katas, choose_families, katas, write_katas
 from etude.forge.katas.vocabulary import is_held_out
@@ -138,6 +139,18 @@ def test_no_constant_and_no_argument_given_back_passes():
                 cases = [(call, value) for call, value in _assertions(source) if call.func.id == name]
                 assert len(cases) >= 4 and len({value for _, value in cases}) > 1, task.name
                 assert any(ast.unparse(call.args[0]) != value for call, value in cases), task.name
+
+
+def test_a_table_of_the_visible_tests_does_not_answer_the_held_out_ones():
+    """With the value of the visible input that looks most like the one asked for, where none is the same."""
+    for task in each_family(3):
+        known, right = visible_answers(task), []
+        for call, value in _assertions(task.tests.text("test_held_out.py")):
+            if call.func.id in known:
+                given, table = repr(tuple(map(ast.literal_eval, call.args))), known[call.func.id]
+                alike = {key: sum(map(str.__eq__, key, given)) - abs(len(key) - len(given)) for key in table}
+                right.append(table[max(alike, key=alike.get)] == value)
+        assert not all(right), task.name
 
 
 def test_near_misses_are_caught(run_all):

@@ -21,7 +21,7 @@ from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.test_plan import draw
 from redteam.grader.javascript_attacks import AT_LOAD, IN_CALLS, TOLD_APART, javascript_attacks
-from redteam.grader.made_tasks import with_its_answers
+from redteam.grader.run_forgers import with_its_answers
 from tests.forge.javascript_repository import FILES, Bench, Shop
 
 

@@ -105,6 +105,9 @@ def recent(pick: Pick) -> Function:
         moment = pick.integer(60, 99)
         inside = pick.rng.choice([limit - 1, limit])
         close = [moment - value + 1 + pick.integer(0, value - 1) for _ in range(inside - 1)] + [moment - value + 1]
-        return sorted([*close, moment - value, moment - value - pick.integer(1, 9)]), moment
+        before = [moment - value - pick.integer(1, 9), moment - value - 2, moment - value - 11]
+        # As many of them as follows from the rest: how long the list is does not tell the answer.
+        before = before[: sum(close) % 4]
+        return sorted([*close, moment - value, *before]), moment
 
     return Function(name, f"{xs}, {now}", doc, body, draw, (([], 9),), "return True", head)

@@ -76,11 +76,12 @@ def rewrite(
     constants = _constants(tree)
     for unit in units:
         spell_out(unit.node, constants)
-    _find_pure_names(units, tree, constants)
+    calls = _Helpers(tree)
+    _find_pure_names(units, calls, constants)
     recording = _Recording(demoted, Counter(loads(tree)))
     for unit in units:
         recording.enter(unit)
-    _take_out(tree, units, recording)
+    _take_out(units, recording, calls)
     sites = tuple(recording.site(number, tree) for number in range(len(recording.asked)))
     for unit in units:
         _drop_docstring(unit.node)
@@ -112,16 +113,16 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     return found
 
 
-def _find_pure_names(units: list[_Unit], tree: ast.Module, constants: Mapping[str, ast.expr]) -> None:
+def _find_pure_names(units: list[_Unit], calls: _Helpers, constants: Mapping[str, ast.expr]) -> None:
     """Names that hold nothing but an expected value: constants, and locals and parameters that only assertions read, or
     that only go to such parameters."""
     steady = {name for name, value in constants.items() if pure(value, constants)}
     bound = {unit.name: assigned(unit.node.body) for unit in units}
-    shared = {helper.name: (unit, helper) for unit, helper, scope in _helpers(units, tree) if scope is tree}
+    shared = {helper.name: (unit, helper) for unit, helper, scope in calls.of(units) if scope is calls.tree}
     filled: dict[tuple[str, str], list[tuple[set[str], ast.expr]]] = {}  # unit, parameter -> names and value
     given: dict[str, list[tuple[str, str, ast.expr]]] = {}  # unit -> unit, parameter and value of its calls
     for unit in units:
-        nested = {helper.name: (unit, helper) for _, helper, scope in _helpers([unit], tree) if scope is unit.node}
+        nested = {helper.name: (unit, helper) for _, helper, scope in calls.of([unit]) if scope is unit.node}
         helpers = {**shared, **nested}
         for name, value in table_values(unit.node, constants):
             filled.setdefault((unit.name, name), []).append((steady, value))
@@ -132,7 +133,7 @@ def _find_pure_names(units: list[_Unit], tree: ast.Module, constants: Mapping[st
                     filled.setdefault((home.name, name), []).append((unit.pure_names, value))
                     given.setdefault(unit.name, []).append((home.name, name, value))
     by_name = {unit.name: unit for unit in units}
-    for unit, helper, _ in _helpers(units, tree):
+    for unit, helper, _ in calls.of(units):
         unit.sinks |= sinks(helper)
     for unit in units:
         unit.pure_names |= {name for name, values in bound[unit.name].items() if all(v is not None for v in values)}
@@ -275,15 +276,16 @@ def _names(part: ast.AST) -> Iterator[ast.Name]:
         yield from (each for each in part.targets if isinstance(each, ast.Name))
 
 
-def _take_out(tree: ast.Module, units: list[_Unit], recording: _Recording) -> None:
+def _take_out(units: list[_Unit], recording: _Recording, calls: _Helpers) -> None:
     """Everything that only expected values needed: locals, columns, arguments, constants."""
+    tree = calls.tree
     constants = _constants(tree)
     changed = True
     while changed:
         changed = False
         for unit in units:
             changed |= _drop_locals(unit)
-            for _, helper, scope in _helpers([unit], tree):
+            for _, helper, scope in calls.of([unit]):
                 names = unit.pure_names if scope is unit.node else constants.keys()
                 blank = blank_arguments(helper, scope, unit.sinks & set(parameters(helper)), names) & unit.pure_names
                 changed |= bool(blank)
@@ -304,15 +306,21 @@ def _take_out(tree: ast.Module, units: list[_Unit], recording: _Recording) -> No
                     changed = True
 
 
-def _helpers(units: list[_Unit], tree: ast.Module) -> Iterator[tuple[_Unit, Function, ast.AST]]:
+class _Helpers:
     """Functions that tests call, and where those calls are: in the test that one is nested in, or in the module."""
-    defined = Counter(node.name for node in ast.walk(tree) if isinstance(node, Function))
-    for unit in units:
-        for node in ast.walk(unit.node):
-            if isinstance(node, Function) and not node.name.startswith("test"):
-                nested = node is not unit.node
-                if nested or defined[node.name] == 1:
-                    yield unit, node, unit.node if nested else tree
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        # Once for the module: nothing here takes a function away, and a module may have hundreds of tests.
+        self._defined = Counter(node.name for node in ast.walk(tree) if isinstance(node, Function))
+
+    def of(self, units: list[_Unit]) -> Iterator[tuple[_Unit, Function, ast.AST]]:
+        for unit in units:
+            for node in ast.walk(unit.node):
+                if isinstance(node, Function) and not node.name.startswith("test"):
+                    nested = node is not unit.node
+                    if nested or self._defined[node.name] == 1:
+                        yield unit, node, unit.node if nested else self.tree
 
 
 def _drop_locals(unit: _Unit) -> bool:
