@@ -30,6 +30,8 @@ from etude.tasks.format.file_tree import Files
 
 ORIGINS: Final = ("deletion", "bug", "commit")
 PROMPT_STYLES: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")
+SLOWER: Final = 10  # times as long as the slowest test took: a machine may be busier than it was
+SHORTEST_LIMIT: Final = 10.0  # seconds, for tests that took next to nothing
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,14 @@ class MakeContext:
         assert isinstance(self.repository, PythonRepository)
         return self.repository
 
+    @property
+    def test_seconds(self) -> float:
+        """What no test needs while it can still come to its end: code that is missing may leave one waiting for ever,
+        and the limit of the whole suite would be spent on it."""
+        return max(
+            SHORTEST_LIMIT, SLOWER * max((self.base.took.get(test, 0.0) for test in self.base.green), default=0.0)
+        )
+
     async def run_tests(
         self,
         changes: Mapping[str, bytes | None],
@@ -79,7 +89,8 @@ class MakeContext:
         # The machine may be busier than it was.
         seconds = 5 * self.base.seconds + 30 if timeout is None else timeout
         environment = self.repository.environment
-        run = await run_suite(self.host, environment, self.workspace, changes=changes, tests=tests, timeout=seconds)
+        limits: dict[str, Any] = {"timeout": seconds, "test_seconds": self.test_seconds}
+        run = await run_suite(self.host, environment, self.workspace, changes=changes, tests=tests, **limits)
         if not run.complete and not partly:
             raise Refused("the suite does not come to its end", run.reason)
         return run
