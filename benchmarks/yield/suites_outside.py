@@ -1,13 +1,12 @@
-"""Does a package's suite pass outside of our sandboxes? The other half of the first bar: what fails there as well is not
-held against the installer.
+"""Does a package's suite pass outside of our sandboxes? What fails there as well is not held against the installer.
 
     python benchmarks/yield/suites_outside.py NAME... --out outside.jsonl --scratch /tmp/outside
-    python benchmarks/yield/suites_outside.py NAME --with six --with mock --out outside.jsonl    (more than it names itself)
+    python benchmarks/yield/suites_outside.py NAME --with six --with mock    (more than it names itself)
 
-As somebody would do it by hand: the source distribution unpacked, a new virtual environment of the Python that runs this
-script, the package with its test extras and what its requirement files for tests name, then pytest. All of it runs in
-bubblewrap as a nobody who may write to the scratch folder alone, and the suite without a network. A suite passes where
-pytest ends well; `mostly` is the installer's own measure, nine in ten of the tests and ten at least.
+As somebody would do it by hand: the source distribution unpacked, a new virtual environment of the Python that runs
+this script, the package with its test extras and what its requirement files for tests name, then pytest. All of it runs
+in bubblewrap as a nobody who may write to the scratch folder alone, and the suite without a network. A suite passes
+where pytest ends well; `mostly` is the installer's own measure, nine in ten of the tests and ten at least.
 """
 
 from __future__ import annotations
@@ -31,7 +30,20 @@ COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed
 
 def contained(words: list[str], scratch: Path, seconds: float, *, network: bool) -> tuple[int, str]:
     """A command in bubblewrap: its exit status, and the end of what it said."""
-    cell = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--bind", str(scratch)]
+    cell = [
+        "bwrap",
+        "--ro-bind",
+        "/",
+        "/",
+        "--dev",
+        "/dev",
+        "--proc",
+        "/proc",
+        "--tmpfs",
+        "/tmp",
+        "--bind",
+        str(scratch),
+    ]
     cell += [str(scratch), "--unshare-user", "--uid", "65534", "--unshare-pid", "--unshare-ipc", "--die-with-parent"]
     cell += [] if network else ["--unshare-net"]
     cell += ["--setenv", "HOME", str(scratch), "--chdir", str(scratch / "tree")]
@@ -52,7 +64,19 @@ def try_suite(name: str, scratch: Path, also: list[str]) -> dict[str, Any]:
     def step(words: list[str], seconds: float = INSTALL_SECONDS, *, network: bool = True) -> tuple[int, str]:
         return contained(words, folder, seconds, network=network)
 
-    fetch = [python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder / "sdist"), name]
+    fetch = [
+        python,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "-d",
+        str(folder / "sdist"),
+        name,
+    ]
     for words in ([sys.executable, "-m", "venv", str(folder / "venv")], fetch):
         code, said = step(words)
         if code:
@@ -94,7 +118,9 @@ def main() -> None:
     given.add_argument("--with", action="append", default=[], dest="also", metavar="REQUIREMENT")
     options = given.parse_args()
     for name in options.names:
-        row = try_suite(name, options.scratch.resolve(), options.also) | ({"with": options.also} if options.also else {})
+        row = try_suite(name, options.scratch.resolve(), options.also) | (
+            {"with": options.also} if options.also else {}
+        )
         with options.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
