@@ -112,3 +112,29 @@ def test_a_test_that_waits_for_ever_costs_what_the_slowest_test_would_on_a_busy_
             asyncio.run(trial.attempt(each, candidate, 460.0))
         assert "test_one" in refused.value.detail
     assert [each["test_seconds"] for each in given] == [10.0, 30.0]
+
+
+def test_a_test_that_waits_for_ever_whatever_is_broken_costs_two_candidates_and_no_more(
+    build_repository: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Sequence[str] | None] = []
+
+    async def run(*_: Any, tests: Sequence[str] | None = None, **options: Any) -> SuiteRun:
+        asked.append(tests)
+        if tests is None or CLOCK in tests:
+            return SuiteRun({}, 10.0, False, f"the test {CLOCK} does not come to its end", endless=CLOCK)
+        return SuiteRun({name: "failed" if name in NEAR else "passed" for name in tests}, 0.1, True, "")
+
+    monkeypatch.setattr(context, "run_suite", run)
+    every = (*NEAR, CHILD, CLOCK, *FAR)
+    repository = build_repository(
+        {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT}, {test: set() for test in every}
+    )
+    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
+    made = context_of(repository, 0.1)
+    for _ in range(context.HANGS):
+        with pytest.raises(context.Refused, match="does not come to its end"):
+            asyncio.run(trial.attempt(made, candidate, 60.0))
+    found = asyncio.run(trial.attempt(made, candidate, 60.0))
+    assert set(found.broken) == {*NEAR} and CLOCK not in found.kept and set(found.kept) == {CHILD, *FAR}
+    assert asked[-1] is not None and set(asked[-1]) == {*NEAR, CHILD, *FAR}
