@@ -48,6 +48,8 @@ _OLD_PYTHON: Final = re.compile(
     rf"|module '(?:{'|'.join(sorted(sys.stdlib_module_names))})' has no attribute"
     r"|No module named '(?:asynchat|asyncore|binhex|distutils|formatter|imp|parser|smtpd|symbol)'"
 )
+# What SWIG writes beside the module that it compiles: the one is in the archive, the other is not.
+_NOT_COMPILED: Final = re.compile(r"cannot import name '_(\w+)' from partially initialized module '(?:[\w.]+\.)?\1'")
 # What a refusal says and what to do then, the first that fits.
 _ADVICE: Final = (
     (re.compile(r"give more time"), ""),  # it says so itself
@@ -55,6 +57,11 @@ _ADVICE: Final = (
         _OLD_PYTHON,
         f"it, or what it uses, was written for an older Python than {sys.version_info.major}.{sys.version_info.minor}, "
         "whose standard library has this name no more: give a newer version (NAME==VERSION, or a checkout)",
+    ),
+    (
+        _NOT_COMPILED,
+        "its own compiled module is missing, which pip does not build: build it in a folder as the project says, and "
+        "give that folder",
     ),
     (
         re.compile(r"pip cannot install it"),
@@ -141,7 +148,8 @@ async def install(
 def with_advice(reason: str, repo: Repo, by_rules: bool = True) -> str:
     """Why a repository could not be installed, and what to do about it; somebody else than the rules knows better."""
     advice = next(text for pattern, text in _ADVICE if pattern.search(reason)) if by_rules else ""
-    if repo.origin == "package" and _MISSING.search(reason) and not _OLD_PYTHON.search(reason):
+    known = _OLD_PYTHON.search(reason) or _NOT_COMPILED.search(reason)
+    if repo.origin == "package" and _MISSING.search(reason) and not known:
         advice = _CHECKOUT.format(name=repo.name)
     return f"{reason}; {advice}" if advice else reason
 
