@@ -241,10 +241,12 @@ def loop_end(module: Module, node: ast.AST) -> Iterator[Edit]:
 
 
 def sliced(module: Module, node: ast.AST) -> Iterator[Edit]:
-    if isinstance(node, ast.Slice) and node.step is None and (node.lower is None) != (node.upper is None):
+    if isinstance(node, ast.Slice) and node.step is None:
         start, end = module.span(node)
-        border = module.data[slice(*module.span(node.lower or node.upper))]
-        yield Edit(start, end, b":" + border if node.lower is not None else border + b":")
+        if node.lower is not None and node.upper is None:
+            yield Edit(start, end, b":" + module.data[slice(*module.span(node.lower))])
+        elif node.upper is not None and node.lower is None:
+            yield Edit(start, end, module.data[slice(*module.span(node.upper))] + b":")
 
 
 def lost_part(module: Module, node: ast.AST) -> Iterator[Edit]:
