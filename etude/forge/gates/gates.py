@@ -106,6 +106,7 @@ class _Case:
     settings: GraderSettings | None
     least_bits: float = LEAST_BITS
     others: Sequence[Mapping[str, bytes | None]] = ()  # right solutions beside the reference
+    suite: Sequence[str] | None = None  # the tests that are run as the suite; None is all that there are
     made: list[Task] = field(default_factory=list)  # the task with its answers, once they are known
 
     @property
@@ -123,7 +124,8 @@ class _Case:
         """The suite with the task's own tests, over the agent's workspace with these files changed."""
         layer = workspace_layer(self.task, self.host)
         changes = {**self.tests, **files}
-        return await run_suite(self.host, self.environment, layer, changes=changes, tests=tests, timeout=self.timeout)
+        asked = self.suite if tests is None else tests
+        return await run_suite(self.host, self.environment, layer, changes=changes, tests=asked, timeout=self.timeout)
 
     async def refuse(self, reason: str, tests: Sequence[str], files: Mapping[str, bytes | None]) -> NoReturn:
         """Says why, unless the same tests do something else when they are asked once more."""
@@ -152,17 +154,20 @@ async def pass_gates(
     settings: GraderSettings | None = None,
     least_bits: float = LEAST_BITS,
     others: Sequence[Mapping[str, bytes | None]] = (),
+    suite: Sequence[str] | None = None,
     on_gate: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Whether the task may be used. `green` are the tests that always pass in its repository, `whole` the files
     with which they do; `near_duplicate` names a task that this one is nearly the same as; `on_gate` hears of each gate
-    once it is behind; `others` are files of further right solutions."""
+    once it is behind; `others` are files of further right solutions; `suite` are the tests to run where one of them
+    would never end."""
     started = time.monotonic()
     timeout = 5 * environment.seconds + 30
     case = _Case(
         *(task, environment, host, frozenset(green), deleted, whole, near_duplicate, least_broken, timeout, settings),
         least_bits=least_bits,
         others=others,
+        suite=suite,
     )
     spent: dict[str, float] = {}
     reason = detail = ""

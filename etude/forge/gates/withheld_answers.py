@@ -32,6 +32,7 @@ from etude.tasks.kinds.code_change import CodeChange
 from etude.tasks.kinds.table import kind_of
 
 LEAST_BITS: Final = 20.0  # over the held-out tests: one in a million who guess
+WITHHOLDING: Final = ("pytest", "node")  # suites whose tests can lose their answers
 TOO_FEW: Final = "too few answers can be withheld"
 ORACLE_ACCEPTED: Final = "the tests tell which value is right"
 ORACLE_SECONDS: Final = 30.0  # for a test process that runs each test a dozen times
@@ -42,7 +43,7 @@ VISIBLE_SECONDS: Final = 5.0  # more than twice the suite, for the visible tests
 
 def can_withhold(task: Task) -> bool:
     """Whether the values that tests compare are what the task asks for."""
-    installed = task.facts.environment is not None and task.facts.suite in ("pytest", "node")
+    installed = task.facts.environment is not None and task.facts.suite in WITHHOLDING
     return installed and type(kind_of(task)) is CodeChange
 
 

@@ -48,6 +48,14 @@ _OLD_PYTHON: Final = re.compile(
     rf"|module '(?:{'|'.join(sorted(sys.stdlib_module_names))})' has no attribute"
     r"|No module named '(?:asynchat|asyncore|binhex|distutils|formatter|imp|parser|smtpd|symbol)'"
 )
+# What SWIG writes beside the module that it compiles: the one is in the archive, the other is not.
+_NOT_COMPILED: Final = re.compile(r"cannot import name '_(\w+)' from partially initialized module '(?:[\w.]+\.)?\1'")
+# A file or a port that such a command should have made is missing, too, and no archive has left it out.
+_MOCKED: Final = re.compile(r"mocked commands that only succeed: ")
+_LEAVE_OUT: Final = (
+    "tests that nothing here can satisfy can be left out in a folder of your own, by the repository's settings of "
+    "pytest (addopts with --deselect or --ignore)"
+)
 # What a refusal says and what to do then, the first that fits.
 _ADVICE: Final = (
     (re.compile(r"give more time"), ""),  # it says so itself
@@ -57,15 +65,24 @@ _ADVICE: Final = (
         "whose standard library has this name no more: give a newer version (NAME==VERSION, or a checkout)",
     ),
     (
+        _NOT_COMPILED,
+        "its own compiled module is missing, which pip does not build: build it in a folder as the project says, and "
+        "give that folder",
+    ),
+    (
         re.compile(r"pip cannot install it"),
         "pip's last words are the cause: what its build needs has to be on this machine, or give another version "
         "(NAME==VERSION) or a folder in which it builds",
     ),
     (
+        _MOCKED,
+        "its tests run the commands that are named last, which this machine does not have: what stands in for them "
+        f"only succeeds. A model that installs (--policy) may bring them; {_LEAVE_OUT}",
+    ),
+    (
         re.compile(r"tests? (?:fail|pass)|no tests"),
         "look at what the named tests need. A service or program that is not here can be brought by a model that "
-        "installs (--policy); tests that nothing here can satisfy can be left out in a folder of your own, by the "
-        "repository's settings of pytest (addopts with --deselect or --ignore)",
+        f"installs (--policy); {_LEAVE_OUT}",
     ),
     (re.compile(r""), "a model that installs (--policy) may find another way; `--again` tries once more"),
 )
@@ -141,7 +158,8 @@ async def install(
 def with_advice(reason: str, repo: Repo, by_rules: bool = True) -> str:
     """Why a repository could not be installed, and what to do about it; somebody else than the rules knows better."""
     advice = next(text for pattern, text in _ADVICE if pattern.search(reason)) if by_rules else ""
-    if repo.origin == "package" and _MISSING.search(reason) and not _OLD_PYTHON.search(reason):
+    known = any(pattern.search(reason) for pattern in (_OLD_PYTHON, _NOT_COMPILED, _MOCKED))
+    if repo.origin == "package" and _MISSING.search(reason) and not known:
         advice = _CHECKOUT.format(name=repo.name)
     return f"{reason}; {advice}" if advice else reason
 

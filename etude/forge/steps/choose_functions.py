@@ -1,7 +1,8 @@
 """Which functions go together: sets that a handful of tests reach and few others do.
 
 A set starts at one function and grows along names that one function's code uses of another, and within a class, as
-long as no foreign tests come in. Larger and wider sets are harder. Knows traces and code; changes nothing.
+long as no foreign tests come in. Functions that too few tests reach are put together until those are enough. Larger and
+wider sets are harder. Knows traces and code; changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Generic, Literal
 
 from etude.forge.languages.base import Repository, S
@@ -22,6 +23,10 @@ LEAST_TESTS = 3  # ids that must notice
 LEAST_PLACES = 2  # test functions that must: one to show, one to hold out
 MOST_SHARE = 0.4  # of all tests; what more than these rely on is the ground, not a feature
 MOST_TESTS = 400
+# Of a suite of a dozen tests 40% are four, which nearly every function passes that is worth a task. What is left has to
+# show all the same that the rest still works.
+FEW_TESTS = 10
+MOST_SHARE_OF_FEW = 0.6
 SLACK = 0.2  # share of foreign tests that a set may bring in
 LEAST_LINES = 2
 MOST_LINES = 400
@@ -59,6 +64,8 @@ def choose(repository: Repository[S], rng: random.Random) -> Iterator[FunctionSe
         shapes["function"].append(FunctionSet("function", (seed,), repository.reach[seed.id]))
         shapes["group"].append(grow(repository, links, seed, "group"))
         shapes["slice"].append(grow(repository, links, seed, "slice"))
+        if seed.id in links.scarce:
+            shapes["group"].append(gather(repository, links, seed))
     shapes["class"] = list(_classes(repository, links))
     taken: list[frozenset[str]] = []
     ranked = []
@@ -76,6 +83,11 @@ def choose(repository: Repository[S], rng: random.Random) -> Iterator[FunctionSe
             yield chosen
 
 
+def most_tests(total: int) -> float:
+    """How many of so many tests a change may break."""
+    return max(MOST_SHARE * total, min(FEW_TESTS, MOST_SHARE_OF_FEW * total))
+
+
 def is_fit(repository: Repository[Any], chosen: FunctionSet[Any]) -> bool:
     """Whether enough tests would notice, enough would not, and there is something to write."""
     return not unfit(repository, chosen)
@@ -84,14 +96,11 @@ def is_fit(repository: Repository[Any], chosen: FunctionSet[Any]) -> bool:
 def unfit(repository: Repository[Any], chosen: FunctionSet[Any]) -> str:
     """Why a set makes no task; nothing where it may."""
     count = chosen.tests.bit_count()
-    places = (
-        len({repository.place(test) for test in repository.named(chosen.tests)}) if count < MOST_TESTS else LEAST_PLACES
-    )
     least = {"function": 1, "group": 2, "class": 2, "slice": 3}[chosen.shape]
-    if count < LEAST_TESTS or places < LEAST_PLACES:
+    if not has_enough_tests(repository, chosen.tests):
         return f"fewer than {LEAST_TESTS} tests in {LEAST_PLACES} test functions reach it"
-    if count > min(MOST_TESTS, MOST_SHARE * len(repository.green)):
-        return f"more than {MOST_TESTS} tests, or {MOST_SHARE:.0%} of all, reach it"
+    if count > (most := min(MOST_TESTS, most_tests(len(repository.green)))):
+        return f"more than {most:.0f} of {len(repository.green)} tests reach it"
     if chosen.lines < LEAST_LINES:
         return f"it has fewer than {LEAST_LINES} lines"
     if chosen.lines > MOST_LINES:
@@ -141,6 +150,10 @@ class Links(Generic[S]):
         for each in self.functions:
             if each.owner:
                 self.classes.setdefault((each.path, each.owner), []).append(each)
+        # Those that too few tests reach for a task of their own.
+        self.scarce = {
+            each.id: each for each in self.functions if not has_enough_tests(repository, repository.reach[each.id])
+        }
         self._by_name: dict[str, list[S]] = {}
         for each in self.functions:
             self._by_name.setdefault(each.short, []).append(each)
@@ -189,6 +202,28 @@ def grow(repository: Repository[S], links: Links[S], seed: S, shape: Shape) -> F
                     following.append(other)
         edge = following
     return FunctionSet(shape, tuple(taken.values()), repository.reaching(taken))
+
+
+def has_enough_tests(repository: Repository[Any], tests: int) -> bool:
+    """Whether so many of them may notice that some can be shown and some held out."""
+    count = tests.bit_count()
+    if not LEAST_TESTS <= count < MOST_TESTS:
+        return count >= MOST_TESTS
+    return len({repository.place(test) for test in repository.named(tests)}) >= LEAST_PLACES
+
+
+def gather(repository: Repository[S], links: Links[S], seed: S) -> FunctionSet[S]:
+    """The seed and others that too few tests reach, the nearest first, until together they have enough tests."""
+    taken, tests = {seed.id: seed}, repository.reach[seed.id]
+    near = (each for each in links.near(seed) if each.id in links.scarce)
+    same_file = (each for each in links.scarce.values() if each.path == seed.path)
+    for each in chain(near, same_file, links.scarce.values()):
+        if has_enough_tests(repository, tests) or len(taken) == MOST_FUNCTIONS["group"]:
+            break
+        if each.id not in taken and repository.reach[each.id] & ~tests:
+            taken[each.id] = each
+            tests |= repository.reach[each.id]
+    return FunctionSet("group", tuple(taken.values()), tests)
 
 
 def _classes(repository: Repository[S], links: Links[S]) -> Iterator[FunctionSet[S]]:

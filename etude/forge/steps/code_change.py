@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from etude.forge.languages.base import LocatedTest
+from etude.forge.gates.withheld_answers import TOO_FEW, WITHHOLDING
+from etude.forge.languages.base import LocatedTest, Repository
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.context import MakeContext, Refused
 from etude.forge.steps.hide_tests import Split, split
@@ -48,6 +50,7 @@ async def prove_code_change(
     parted = split(context.repository, candidate, trial.broken, rng, preferred())
     if parted is None:
         raise Refused("too few tests can be held out")
+    _refuse_without_answers(context.repository, parted)
     return CodeChange(
         candidate,
         removed=candidate.pieces,
@@ -57,6 +60,16 @@ async def prove_code_change(
         kept=trial.kept,
         output=trial.output,
     )
+
+
+def _refuse_without_answers(repository: Repository[Any], parted: Split) -> None:
+    """What the gate for answers will say, before minutes are spent on the way there: where no held-out test compares a
+    value, none can be withheld, and other inputs have none to expect."""
+    places = {repository.place(test) for test in parted.held_out}
+    # Of tests that a file makes as it runs the text says nothing.
+    known = repository.task_files.suite in WITHHOLDING and all(place.name for place in places)
+    if known and repository.answer_bits(places) == 0:
+        raise Refused(TOO_FEW, f"no value is compared in {len(parted.held_out)} held-out tests")
 
 
 def write_code_change(

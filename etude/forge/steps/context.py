@@ -7,6 +7,7 @@ origin.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,9 @@ from etude.tasks.format.file_tree import Files
 
 ORIGINS: Final = ("deletion", "bug", "commit")
 PROMPT_STYLES: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")
+SLOWER: Final = 10  # times as long as the slowest test took: a machine may be busier than it was
+SHORTEST_LIMIT: Final = 10.0  # seconds, for tests that took next to nothing
+HANGS: Final = 2  # candidates at which the same test never ended, after which it runs for none
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class MakeContext:
     request: MakeRequest
     history: Path | None = None
     unsteady: set[str] = field(default_factory=set)  # tests that no task relies on: they take the time, or failed since
+    hangs: Counter[str] = field(default_factory=Counter)  # tests that never ended, with the number of candidates
     known: KnownTasks = field(default_factory=KnownTasks)  # tasks that were made
     left_out: list[LeftOut] = field(default_factory=list)  # what origins do not propose, until it is journalled
     note: Callable[[str], None] = lambda _: None  # hears what is being done
@@ -65,6 +70,20 @@ class MakeContext:
         """The same repository, for origins that are made of Python alone."""
         assert isinstance(self.repository, PythonRepository)
         return self.repository
+
+    @property
+    def test_seconds(self) -> float:
+        """What no test needs while it can still come to its end: code that is missing may leave one waiting for ever,
+        and the limit of the whole suite would be spent on it."""
+        return max(
+            SHORTEST_LIMIT, SLOWER * max((self.base.took.get(test, 0.0) for test in self.base.green), default=0.0)
+        )
+
+    @property
+    def endless(self) -> set[str]:
+        """Tests that wait for ever whatever is broken. One such test must not cost a repository all its tasks: it
+        belongs to none, and no run asks for it."""
+        return {test for test, count in self.hangs.items() if count >= HANGS}
 
     async def run_tests(
         self,
@@ -79,8 +98,13 @@ class MakeContext:
         # The machine may be busier than it was.
         seconds = 5 * self.base.seconds + 30 if timeout is None else timeout
         environment = self.repository.environment
-        run = await run_suite(self.host, environment, self.workspace, changes=changes, tests=tests, timeout=seconds)
+        limits: dict[str, Any] = {"timeout": seconds, "test_seconds": self.test_seconds}
+        if tests is None and self.endless:
+            tests = [test for test in self.base.green if test not in self.endless]
+        run = await run_suite(self.host, environment, self.workspace, changes=changes, tests=tests, **limits)
         if not run.complete and not partly:
+            self.hangs.update([run.endless] if run.endless else [])
+            self.unsteady.update(self.endless)
             raise Refused("the suite does not come to its end", run.reason)
         return run
 

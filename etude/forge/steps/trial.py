@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from etude.forge.languages.base import Repository
 from etude.forge.steps.candidate import Candidate
-from etude.forge.steps.choose_functions import MOST_SHARE
+from etude.forge.steps.choose_functions import most_tests
 from etude.forge.steps.context import MakeContext, Refused
 
 SLOW: Final = 3.0  # seconds of a suite from which on running less of it is worth a doubt
@@ -53,7 +53,7 @@ async def attempt(context: MakeContext, candidate: Candidate, timeout: float) ->
     if len(broken) < candidate.least_tests or len(places) < candidate.least_places:
         wanted = f"{candidate.least_tests} in {candidate.least_places} test functions are needed"
         raise Refused("too few tests notice", f"{', '.join(broken[:3])}; {wanted}")
-    if len(broken) > MOST_SHARE * len(repository.green):
+    if len(broken) > most_tests(len(repository.green)):
         raise Refused("too many tests fail", f"{len(broken)} of {len(repository.green)}")
     return Trial(tuple(broken), kept, {test: ran.texts[test] for test in broken if test in ran.texts}, whole)
 

@@ -52,11 +52,13 @@ async def verify_by_gates(
         passed.append(gate)
         context.note(f"{task.name.removeprefix('.').removesuffix('.making')}: {len(passed)} gates passed, last {gate}")
 
+    green = [test for test in gates.green if test not in context.unsteady]
     verdict = await pass_gates(
         task,
         context.repository.environment,
         context.host,
-        green=[test for test in gates.green if test not in context.unsteady],
+        green=green,
+        suite=green if context.endless else None,
         deleted=deleted,
         whole=gates.whole,
         near_duplicate=context.known.near_duplicate,

@@ -51,7 +51,16 @@ def test_tests_that_want_a_git_repository_are_left_aside(tmp_path: Path) -> None
             "an older Python",
         ),
         ("only 0 tests pass: AttributeError: module 'collections' has no attribute 'Callable'", "an older Python"),
+        (
+            "only 0 tests pass: t_test.py: ImportError: cannot import name '_shop' from partially initialized module "
+            "'shop' (most likely due to a circular import)",
+            "compiled module is missing",
+        ),
         ("only 2 tests pass: cannot import name 'a' from 'b' (/opt/lib/python3.11/site-packages/b.py)", "--policy"),
+        (
+            "only 5 tests pass: test_a.py::test_b: FileNotFoundError: a.sock (mocked commands that only succeed: soak)",
+            "which this machine does not have",
+        ),
         ("the suite takes over 300 s: give more time: --suite-seconds 1200", "--suite-seconds"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,9 @@ def test_a_bug_is_reported_in_a_tracker_where_that_is_asked_for(
     assert "fail" in issue.text  # the words that would else be the instruction
     for style in ("terse", "plain", "detailed"):
         assert str(issue.number) in task.worded(style).instruction and "tests/" not in task.worded(style).instruction
-    assert not any(test.rpartition("::")[2] in issue.text for test in task.facts.held_out)
+    hidden = [test.rpartition("::")[2] for test in task.facts.held_out]
+    # As whole names: `test_show` may be hidden where `test_show_small` is shown.
+    assert not any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", issue.text) for name in hidden), (hidden, issue.text)
     for policy, passed in (("reference", True), ("null", False)):
         outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, build_setup()))
         assert isinstance(outcome, Scored) and outcome.passed is passed

@@ -103,12 +103,42 @@ def test_a_file_that_makes_its_tests_is_hidden_whole_with_the_data_that_only_it_
     assert sides == {"left", "right"}
 
 
-def test_a_test_that_another_file_inherits_is_never_hidden(build_repository: Build) -> None:
-    other = "from test_a import Base\n\n\nclass TestB(Base):\n    pass\n\n\ndef test_y():\n    pass\n"
+OTHER = "from test_a import Base\n\n\nclass TestB(Base):\n    pass\n\n\ndef test_y():\n    pass\n"
+
+
+def test_a_test_that_another_file_inherits_goes_with_the_one_it_comes_from(build_repository: Build) -> None:
+    ids = [
+        f"tests/test_{file}.py::{owner}::test_{name}"
+        for file, owner in (("a", "Base"), ("b", "TestB"))
+        for name in "xz"
+    ]
+    repository = build_repository({"tests/test_a.py": BASE, "tests/test_b.py": OTHER}, {name: set() for name in ids})
+    for seed in range(5):
+        found = split(repository, REMOVE, repository.green, random.Random(seed))
+        assert found is not None and len(found.held_out) == len(found.shown) == 2
+        assert len({test.rpartition("::")[2] for test in found.held_out}) == 1
+        data = found.files["tests/test_a.py"]
+        assert data is not None and data.count(b"def test_") == 1 and "tests/test_b.py" not in found.files
+
+
+def test_a_test_is_not_hidden_where_somebody_inherits_it_in_a_way_that_is_not_known(build_repository: Build) -> None:
+    other = OTHER.replace("class TestB(Base)", "class TestB(made_of(Base))")
     ids = ["tests/test_a.py::Base::test_x", "tests/test_b.py::TestB::test_x", "tests/test_b.py::test_y"]
     repository = build_repository({"tests/test_a.py": BASE, "tests/test_b.py": other}, {name: set() for name in ids})
     found = split(repository, REMOVE, repository.green, random.Random(0))
     assert found is not None and found.held_out == ("tests/test_b.py::test_y",)
+
+
+def test_tests_of_an_installed_package_do_not_keep_a_file_whole(build_repository: Build) -> None:
+    """`TestA` has `test_theirs` from a package: what is written in the file can be hidden all the same."""
+    text = "from package.testing import Theirs\n\n\nclass Ours(Theirs):\n    def test_x(self):\n        pass\n\n\n"
+    text += "class TestA(Ours):\n    pass\n\n\ndef test_y():\n    pass\n"
+    ids = [f"tests/test_a.py::{name}" for name in ("TestA::test_x", "TestA::test_theirs", "test_y")]
+    repository = build_repository({"tests/test_a.py": text}, {name: set() for name in ids})
+    for seed in range(10):
+        found = split(repository, REMOVE, repository.green, random.Random(seed))
+        assert found is not None and "tests/test_a.py::TestA::test_theirs" in found.shown
+        assert found.files["tests/test_a.py"] is not None
 
 
 def test_a_test_that_carries_the_answer_is_hidden_too(build_repository: Build) -> None:

@@ -88,3 +88,53 @@ def test_of_a_slow_suite_only_what_could_notice_runs_unless_all_is_asked_for(
         attempt(0.1, {}),
     ):
         assert asked[0] is None and found.whole and set(found.broken) == {*NEAR, CHILD}
+
+
+def test_a_test_that_waits_for_ever_costs_what_the_slowest_test_would_on_a_busy_machine(
+    build_repository: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of the whole suite would be spent on it, at each candidate that leaves something waiting."""
+    given: list[dict[str, Any]] = []
+
+    async def run(*_: Any, **options: Any) -> SuiteRun:
+        given.append(options)
+        return SuiteRun({}, 10.0, False, "the test test_one does not come to its end", endless="test_one")
+
+    monkeypatch.setattr(context, "run_suite", run)
+    repository = build_repository(
+        {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT}, {test: set() for test in (*NEAR, *FAR)}
+    )
+    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
+    made = context_of(repository, 40.0)
+    slow = replace(made, base=replace(made.base, took={NEAR[0]: 3.0, "tests/test_a.py": 30.0}))
+    for each in (made, slow):
+        with pytest.raises(context.Refused) as refused:
+            asyncio.run(trial.attempt(each, candidate, 460.0))
+        assert "test_one" in refused.value.detail
+    assert [each["test_seconds"] for each in given] == [10.0, 30.0]
+
+
+def test_a_test_that_waits_for_ever_whatever_is_broken_costs_two_candidates_and_no_more(
+    build_repository: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Sequence[str] | None] = []
+
+    async def run(*_: Any, tests: Sequence[str] | None = None, **options: Any) -> SuiteRun:
+        asked.append(tests)
+        if tests is None or CLOCK in tests:
+            return SuiteRun({}, 10.0, False, f"the test {CLOCK} does not come to its end", endless=CLOCK)
+        return SuiteRun({name: "failed" if name in NEAR else "passed" for name in tests}, 0.1, True, "")
+
+    monkeypatch.setattr(context, "run_suite", run)
+    every = (*NEAR, CHILD, CLOCK, *FAR)
+    repository = build_repository(
+        {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT}, {test: set() for test in every}
+    )
+    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
+    made = context_of(repository, 0.1)
+    for _ in range(context.HANGS):
+        with pytest.raises(context.Refused, match="does not come to its end"):
+            asyncio.run(trial.attempt(made, candidate, 60.0))
+    found = asyncio.run(trial.attempt(made, candidate, 60.0))
+    assert set(found.broken) == {*NEAR} and CLOCK not in found.kept and set(found.kept) == {CHILD, *FAR}
+    assert asked[-1] is not None and set(asked[-1]) == {*NEAR, CHILD, *FAR}

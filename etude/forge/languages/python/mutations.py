@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from etude.forge.languages.base import Mutation
 from etude.forge.languages.edits import Edit
+from etude.forge.languages.python.call_mutations import lost_argument, lost_call, similar_name
 from etude.forge.languages.python.source import Definition, Module
 
 COMPARISONS = {
@@ -51,8 +52,20 @@ def mutations(module: Module, definition: Definition) -> list[Mutation[Definitio
             continue  # a condition that stays true is no bug that a test could point at
         for node in own_expressions(statement):
             for kind, change in KINDS.items():
-                found += [Mutation(kind, definition, edit) for edit in change(module, node)]
+                edits = [edit for edit in change(module, node) if not _is_idle(module, statement, edit)]
+                found += [Mutation(kind, definition, edit) for edit in edits]
     return found
+
+
+def _is_idle(module: Module, statement: ast.stmt, edit: Edit) -> bool:
+    """Whether it leaves `text = text`, which gives itself away."""
+    if not isinstance(statement, ast.Assign):
+        return False
+    start, end = module.span(statement.value)
+    if edit.start < start or edit.end > end:
+        return False
+    value = module.data[start : edit.start] + edit.new + module.data[edit.end : end]
+    return any(module.data[slice(*module.span(each))] == value for each in statement.targets)
 
 
 @dataclass(frozen=True)
@@ -104,14 +117,25 @@ def _lost(module: Module, statement: ast.stmt, block: _Block) -> Edit | None:
 def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
     """A statement and its expressions, without the statements inside and without formatted strings."""
     yield statement
-    todo = [each for each in ast.iter_child_nodes(statement) if isinstance(each, ast.expr)]
+    todo = list(_inner_expressions(statement))
     while todo:
         each = todo.pop()
         if isinstance(each, ast.JoinedStr):
             continue  # places inside have no bytes of their own before 3.12
         yield each
-        todo += [one for one in ast.iter_child_nodes(each) if isinstance(one, ast.expr)]
-        todo += [one.value for one in ast.iter_child_nodes(each) if isinstance(one, ast.keyword)]
+        todo += _inner_expressions(each)
+
+
+def _inner_expressions(node: ast.AST) -> Iterator[ast.expr]:
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.expr):
+            yield each
+        elif isinstance(each, ast.keyword):
+            yield each.value
+        elif isinstance(each, ast.comprehension):
+            yield from (each.iter, *each.ifs)
+        elif isinstance(each, ast.withitem):
+            yield each.context_expr
 
 
 def operator_between(module: Module, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Edit]:
@@ -126,8 +150,11 @@ def operator_between(module: Module, left: ast.expr, right: ast.expr, old: str, 
 
 
 def comparison(module: Module, node: ast.AST) -> Iterator[Edit]:
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
-        yield from operator_between(module, node.left, node.comparators[0], *COMPARISONS[type(node.ops[0])])
+    if isinstance(node, ast.Compare):
+        terms = [node.left, *node.comparators]
+        for left, right, kind in zip(terms, terms[1:], map(type, node.ops), strict=False):
+            if kind in COMPARISONS:
+                yield from operator_between(module, left, right, *COMPARISONS[kind])
 
 
 def operator(module: Module, node: ast.AST) -> Iterator[Edit]:
@@ -186,7 +213,12 @@ def _can_be_lost(node: ast.stmt) -> bool:
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Call | ast.Await)
     if isinstance(node, ast.Assign):
-        return all(isinstance(each, ast.Attribute | ast.Subscript) for each in node.targets)
+        read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+        # A name that had a value before keeps that: `text = text.strip()`.
+        return all(
+            isinstance(each, ast.Attribute | ast.Subscript) or (isinstance(each, ast.Name) and each.id in read)
+            for each in node.targets
+        )
     if isinstance(node, ast.If):
         ends = isinstance(node.body[0], ast.Raise | ast.Return | ast.Continue | ast.Break)
         return ends and len(node.body) == 1 and not node.orelse
@@ -209,10 +241,20 @@ def loop_end(module: Module, node: ast.AST) -> Iterator[Edit]:
 
 
 def sliced(module: Module, node: ast.AST) -> Iterator[Edit]:
-    if isinstance(node, ast.Slice) and node.step is None and node.lower is not None and node.upper is None:
+    if isinstance(node, ast.Slice) and node.step is None:
         start, end = module.span(node)
-        lower = module.data[slice(*module.span(node.lower))]
-        yield Edit(start, end, b":" + lower)
+        if node.lower is not None and node.upper is None:
+            yield Edit(start, end, b":" + module.data[slice(*module.span(node.lower))])
+        elif node.upper is not None and node.lower is None:
+            yield Edit(start, end, module.data[slice(*module.span(node.upper))] + b":")
+
+
+def lost_part(module: Module, node: ast.AST) -> Iterator[Edit]:
+    """`a or b` without its last part: a default or a condition that somebody forgot."""
+    if isinstance(node, ast.BoolOp):
+        (_, start), (after, end) = module.span(node.values[-2]), module.span(node.values[-1])
+        if re.fullmatch(rb"\s+(and|or)\s+", module.data[start:after]):
+            yield Edit(start, end)
 
 
 KINDS: dict[str, Callable[[Module, ast.AST], Iterator[Edit]]] = {
@@ -225,4 +267,8 @@ KINDS: dict[str, Callable[[Module, ast.AST], Iterator[Edit]]] = {
     "swapped arguments": swapped,
     "break/continue": loop_end,
     "slice": sliced,
+    "lost part": lost_part,
+    "lost argument": lost_argument,
+    "lost call": lost_call,
+    "similar name": similar_name,
 }

@@ -152,10 +152,28 @@ class PythonRepository(Repository[Definition]):
 
     @cached_property
     def _making_tests(self) -> frozenset[str]:
-        """Files of tests that stand in no source, made from data for example."""
+        """Files of tests that stand in no source, made from data for example; what an installed package has written
+        and a class inherits from there was not made here."""
         written = {name.rpartition(".")[2] for module in self.tests.values() for name in module.definitions}
-        lost = [place for place, home in self._homes.items() if home is None and place.path in self.tests]
-        return frozenset(place.path for place in lost if place.name.rpartition(".")[2] not in written)
+        return frozenset(
+            place.path
+            for place in self._lost
+            if place.name.rpartition(".")[2] not in written
+            and not python_tests.inherits_from_package(self, place.path, place.name.rpartition(".")[0])
+        )
+
+    @cached_property
+    def _lost(self) -> list[LocatedTest]:
+        """Where tests are collected whose source was not found."""
+        return [place for place, home in self._homes.items() if home is None and place.path in self.tests]
+
+    def files_with_class(self, name: str) -> list[str]:
+        """Test files that write a class of this name."""
+        return [path for path, module in self.tests.items() if name in module.definitions]
+
+    def files_of_lost(self, name: str) -> set[str]:
+        """Files with a test of this name whose source was not found."""
+        return {place.path for place in self._lost if place.name.rpartition(".")[2] == name}
 
     def _home(self, place: LocatedTest) -> LocatedTest | None:
         if place.path not in self.tests:

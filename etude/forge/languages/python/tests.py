@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from etude.forge.languages.base import COPIED, LocatedTest, by_file, stretches
 from etude.forge.languages.edits import Edit
 from etude.forge.languages.python.source import Defined, Module, identifiers
-from etude.tasks.grading.inherited_tests import collected
+from etude.tasks.grading.inherited_tests import classes, collected, imported
 
 if TYPE_CHECKING:
     from etude.forge.languages.python.repository import PythonRepository
@@ -21,17 +21,40 @@ if TYPE_CHECKING:
 STOPWATCHES: Final = {"timeit", "default_timer"} | {
     f"{clock}{unit}" for clock in ("perf_counter", "process_time", "thread_time", "monotonic") for unit in ("", "_ns")
 }
+WITHOUT_TESTS: Final = ("TestCase", "object")  # how classes are called that bring no tests
 
 
 def is_movable(repository: PythonRepository, place: LocatedTest) -> bool:
-    """Whether a test can be taken out of its file: it is written there once, and no other file inherits it."""
+    """Whether a test can be taken out of its file: it is written there once, and whoever inherits it is known."""
     module = repository.tests.get(place.path)
     if module is not None and not place.name:
         return not _is_imported(repository, place.path) and not place.path.endswith("conftest.py")
     found = module.definitions.get(place.name) if module is not None else None
     if module is None or found is None or found.repeated:
         return False
-    return not repository.heirs.get(found.owner.rpartition(".")[2], set()) - {place.path}
+    heirs = repository.heirs.get(found.owner.rpartition(".")[2], set()) - {place.path}
+    return not heirs & repository.files_of_lost(found.short)
+
+
+def inherits_from_package(repository: PythonRepository, path: str, owner: str) -> bool:
+    """Whether a class of the tests, or one that it inherits from, has a base that no test file writes and that may have
+    tests of its own."""
+    todo, seen = [(path, owner)], set[tuple[str, str]]()
+    while todo:
+        each = todo.pop()
+        text = repository.tests[each[0]].text
+        node = classes(text).get(each[1])
+        if node is None or each in seen:
+            continue
+        seen.add(each)
+        for base in node.bases:
+            local = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
+            _, name = imported(text).get(local, ("", local))
+            files = [each[0]] if local in classes(text) else repository.files_with_class(name)
+            if not files and not name.endswith(WITHOUT_TESTS):
+                return True
+            todo += [(file, local if file == each[0] else name) for file in files]
+    return False
 
 
 def timing_tests(repository: PythonRepository) -> set[str]:

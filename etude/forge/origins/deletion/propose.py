@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from etude.forge.languages.base import Extent, Repository
 from etude.forge.steps.candidate import Candidate, LeftOut, RemovedCode
-from etude.forge.steps.choose_functions import MOST_SHARE, FunctionSet, choose, unfit_functions
+from etude.forge.steps.choose_functions import FunctionSet, choose, most_tests, unfit_functions
 
 WHOLE: Final = 0.5  # share of the candidates whose symbols are removed whole, where that is possible
 
@@ -33,7 +33,7 @@ def delete(repository: Repository[Any], chosen: FunctionSet[Any], *, whole: bool
     deletion = repository.delete(chosen.definitions, extent)
     broken = [test for test in repository.green if repository.collected(test).path in deletion.importers]
     tests = chosen.tests | repository.masked(broken)
-    if tests.bit_count() > MOST_SHARE * len(repository.green):  # whole test files could not be loaded
+    if tests.bit_count() > most_tests(len(repository.green)):  # whole test files could not be loaded
         deletion, tests = repository.delete(chosen.definitions, "bodies"), chosen.tests
     if any(repository.read(path, data) is None for path, data in deletion.changes.items()):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import random
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from etude.forge.languages.python.mutations import KINDS, mutations
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.origins.bug.propose import bugs
+
+Build = Callable[..., PythonRepository]
 
 
 def changed(body: str) -> set[str]:
@@ -27,10 +30,10 @@ def changed(body: str) -> set[str]:
     ("body", "wanted"),
     [
         ("a = b < 3", {"a = b <= 3", "a = b < 4", "a = b < 2"}),
-        ("a = a + b", {"a = a - b"}),
-        ("a = a and b", {"a = a or b"}),
+        ("a = a + b", {"", "a = a - b"}),
+        ("a = a and b", {"", "a = a or b"}),
         ("a = 'x' + b", set()),
-        ("a = g(a, b)", {"a = g(b, a)"}),
+        ("a = g(a, b)", {"", "a = g(b, a)"}),
         ("a = range(b)", {"a = range(b - 1)", "a = range(b + 1)"}),
         ("a = b[1:]", {"a = b[:1]", "a = b[2:]", "a = b[0:]"}),
         ("a.append(b)", {""}),
@@ -38,14 +41,33 @@ def changed(body: str) -> set[str]:
         ("a = True", {"a = False"}),
         ("a = b is None", {"a = b is not None"}),
         ("a = b is not None", {"a = b is None"}),
-        ("a = b not  in a", {"a = b in a"}),
+        ("a = b not  in a", {"", "a = b in a"}),
         ("if a: return b", {"", "if not a: return b"}),
         ("if a.b(): return b", {"", "if not a.b(): return b"}),
         ("if not a: return b", {"", "if a: return b"}),
         ("if b is None: return b", {"", "if b is not None: return b"}),
         ("if b < a: return b", {"", "if b <= a: return b", "if b >= a: return b"}),
-        ("if a and b: return b", {"", "if a or b: return b"}),
+        ("if a and b: return b", {"", "if a or b: return b", "if a: return b"}),
         ("a.clear(); b.clear()", set()),
+        (
+            "a = 1 < b <= 9",
+            {f"a = {one}" for one in ("1 <= b <= 9", "1 < b < 9", "2 < b <= 9", "0 < b <= 9")}
+            | {"a = 1 < b <= 10", "a = 1 < b <= 8"},
+        ),
+        ("a = [c for c in b if c > a]", {"", "a = [c for c in b if c >= a]"}),
+        ("with b < a: a()", {"with b <= a: a()"}),
+        ("a = b[:a]", {"", "a = b[a:]"}),
+        ("a = b or ()", {"a = b and ()", "a = b"}),
+        ("a = g(b, key=a, other=b)", {"", "a = g(b, other=b)", "a = g(b, key=a)"}),
+        ("a = g(key=b)", set()),
+        ("a = b.strip()", {"a = b", "a = b.rstrip()"}),
+        ("a = (b).copy()", set()),
+        ("a = a.copy()", {""}),
+        ("a = sorted(b)", {"a = b"}),
+        ("a = max(b)", {"a = min(b)"}),
+        ("a = b.max(c)", set()),
+        ("a = b.split(c)", set()),
+        ("a = b.split(c, 1)", {"a = b.rsplit(c, 1)", "a = b.split(c, 2)", "a = b.split(c, 0)"}),
     ],
 )
 def test_kinds_of_mistakes(body: str, wanted: set[str]) -> None:
@@ -111,3 +133,41 @@ def test_candidates_follow_the_seed_and_change_little(shop_repository: PythonRep
             lines += sum(line.startswith("+ ") for line in difflib.ndiff(before, after))
         assert lines <= 4
         assert each.expected <= set(shop_repository.green)
+
+
+SCARCE = """def first(a):
+    return a + 1
+
+
+def second(a):
+    return a * 2
+
+
+def third(a):
+    return a - 3
+"""
+
+
+def few_tests(build_repository: Build) -> PythonRepository:
+    text = "".join(f"def test_{number}():\n    pass\n\n\n" for number in range(12))
+    reached = dict(enumerate(("first", "second", "third")))
+    traces = {
+        f"tests/test_a.py::test_{number}": {f"src/t.py:{reached[number]}"} if number in reached else set()
+        for number in range(12)
+    }
+    return build_repository({"src/t.py": SCARCE, "tests/test_a.py": text}, traces)
+
+
+def test_functions_with_too_few_tests_of_their_own_have_mistakes_together(build_repository: Build) -> None:
+    made = list(bugs(few_tests(build_repository), random.Random(0)))
+    assert made and all({piece.name for piece in each.pieces} == {"first", "second", "third"} for each in made)
+    assert all(len(each.expected) == 3 for each in made)
+
+
+def test_mistakes_that_were_drawn_are_put_together_anew_and_no_set_comes_twice(build_repository: Build) -> None:
+    repository = few_tests(build_repository)
+    pools = [repository.mistakes(each) for each in repository.symbols.values()]
+    made = list(bugs(repository, random.Random(0)))
+    # Each mistake once would be as many candidates as the smallest pool has.
+    assert len(made) > min(map(len, pools)) and len({each.key for each in made}) == len(made)
+    assert [each.key for each in made] == [each.key for each in bugs(repository, random.Random(0))]

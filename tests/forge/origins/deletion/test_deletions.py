@@ -14,7 +14,7 @@ import pytest
 from etude.forge.languages.python.references import Blocked, forget
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.deletion.propose import delete, deletions
-from etude.forge.steps.choose_functions import FunctionSet, Links, choose
+from etude.forge.steps.choose_functions import FunctionSet, Links, choose, most_tests
 
 Build = Callable[..., PythonRepository]
 
@@ -32,6 +32,30 @@ def test_what_few_tests_reach_is_chosen_and_what_all_need_is_not(shop_repository
     assert {"src/shop/money.py:parse_price", "src/shop/words.py:slug", "src/shop/cart.py:total"} <= names
     assert "src/shop/cart.py:Cart.__init__" not in names
     assert all(each.tests.bit_count() <= 0.4 * len(shop_repository.green) for each in chosen)
+
+
+def one_test_each(build_repository: Build, functions: int, tests: int) -> PythonRepository:
+    """Each function with one test of its own, and other tests that reach none."""
+    code = "".join(f"def f{number}(a):\n    b = a + {number}\n    return b\n\n\n" for number in range(functions))
+    text = "".join(f"def test_{number}():\n    pass\n\n\n" for number in range(tests))
+    traces = {
+        f"tests/test_a.py::test_{number}": {f"src/t.py:f{number}"} if number < functions else set()
+        for number in range(tests)
+    }
+    return build_repository({"src/t.py": code, "tests/test_a.py": text}, traces)
+
+
+def test_functions_with_too_few_tests_of_their_own_go_together(build_repository: Build) -> None:
+    repository = one_test_each(build_repository, functions=5, tests=20)
+    made = list(choose(repository, random.Random(0)))
+    assert made and all(each.tests.bit_count() == len(each.definitions) == 3 for each in made)
+    assert {name for each in made for name in each.ids} == {f"src/t.py:f{number}" for number in range(5)}
+    assert not list(choose(one_test_each(build_repository, functions=2, tests=20), random.Random(0)))
+
+
+@pytest.mark.parametrize(("total", "most"), [(10, 6), (15, 9), (21, 10), (25, 10), (60, 24)])
+def test_of_a_small_suite_more_than_the_usual_share_may_fail(total: int, most: int) -> None:
+    assert int(most_tests(total)) == most
 
 
 def test_what_runs_while_tests_are_collected_is_never_chosen(

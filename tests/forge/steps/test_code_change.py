@@ -1,0 +1,48 @@
+"""What no gate would let through is refused as soon as that is known."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from etude.forge.gates.withheld_answers import TOO_FEW
+from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.steps import code_change
+from etude.forge.steps.baseline import Baseline
+from etude.forge.steps.candidate import Candidate, RemovedCode
+from etude.forge.steps.code_change import CodeChange, prove_code_change
+from etude.forge.steps.context import MakeContext, Refused
+from etude.forge.steps.trial import Trial
+
+Build = Callable[..., PythonRepository]
+
+
+def _prove(build_repository: Build, monkeypatch: pytest.MonkeyPatch, body: str) -> CodeChange:
+    text = "".join(f"def test_{number}():\n    {body.format(number)}\n\n\n" for number in range(8))
+    tests = [f"tests/test_a.py::test_{number}" for number in range(8)]
+    repository = build_repository(
+        {"src/t.py": "def f(a):\n    return a\n", "tests/test_a.py": text}, {test: {"src/t.py:f"} for test in tests}
+    )
+
+    async def attempt(*_: Any) -> Trial:
+        return Trial(tuple(tests[:6]), tuple(tests[6:]), {}, True)
+
+    monkeypatch.setattr(code_change, "attempt", attempt)
+    base = Baseline(repository.green, (), {}, {}, 1.0)
+    context = MakeContext(repository, base, *cast(Any, (None, None, None)))
+    candidate = Candidate(
+        "deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(tests)
+    )
+    return asyncio.run(prove_code_change(context, candidate, random.Random(0)))
+
+
+def test_tests_that_compare_no_value_are_refused_before_anything_else_is_done(
+    build_repository: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Refused, match=TOO_FEW):
+        _prove(build_repository, monkeypatch, "assert f({})")
+    assert _prove(build_repository, monkeypatch, "assert f({0}) == 'item {0}'").split.held_out
