@@ -10,10 +10,12 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etude.core.settings import GraderSettings
+from etude.forge.gates import withheld_answers
 from etude.forge.gates.attacks.oracles import FEW_CANDIDATES, unknown_constant
 from etude.forge.gates.withheld_answers import tells_answers, visible_tests_tell
 from etude.sandbox.hosts import StoringHost
@@ -148,6 +150,21 @@ def test_the_gate_refuses_a_task_whose_tests_tell_which_value_is_right(sandboxes
     assert not loop.run_until_complete(tells_answers(recorded, host, GraderSettings()))
     telling = loop.run_until_complete(recorded_small_task(host, TELLING))
     assert loop.run_until_complete(tells_answers(telling, host, GraderSettings()))
+
+
+def test_the_gate_gives_an_oracle_as_long_as_a_grade_does(
+    sandboxes: Sandboxes, recorded: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, host = sandboxes
+    seconds: set[float] = set()
+
+    async def limited(task: Task, host: Any, submission: Any, settings: GraderSettings, **given: Any) -> Any:
+        seconds.add(settings.seconds)
+        return await grade(task, host, submission, settings, **given)
+
+    monkeypatch.setattr(withheld_answers, "grade", limited)
+    loop.run_until_complete(tells_answers(recorded, host, GraderSettings(seconds=45)))
+    assert seconds == {45}
 
 
 def test_only_a_value_that_visible_tests_single_out_is_told_by_them(sandboxes: Sandboxes, recorded: Task) -> None:

@@ -9,7 +9,6 @@ changed tests and canaries. Knows no origin.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +34,6 @@ LEAST_BITS: Final = 20.0  # over the held-out tests: one in a million who guess
 WITHHOLDING: Final = ("pytest", "node")  # suites whose tests can lose their answers
 TOO_FEW: Final = "too few answers can be withheld"
 ORACLE_ACCEPTED: Final = "the tests tell which value is right"
-ORACLE_SECONDS: Final = 30.0  # for a test process that runs each test a dozen times
 MOST_CONSTANTS: Final = 6  # of the deleted code, looked at for those that visible tests do not tell
 MOST_ASKED: Final = 2  # of these, each of which costs a grade with each test run a dozen times
 VISIBLE_SECONDS: Final = 5.0  # more than twice the suite, for the visible tests with one value
@@ -67,12 +65,12 @@ async def tells_answers(task: Task, host: StoringHost, settings: GraderSettings)
     """Whether code that lacks one constant, and tries several against the tests in its own process, is accepted."""
     if task.facts.suite != "pytest":
         return False  # who asks is written in Python
-    patient = replace(settings, seconds=min(settings.seconds, ORACLE_SECONDS))
     asked = 0
-    async for which in secret_constants(task, host, patient, FEW_CANDIDATES):
+    # All the seconds of a grade: one that the gate ended at 30 was accepted by a grade, which has 60.
+    async for which in secret_constants(task, host, settings, FEW_CANDIDATES):
         asking = unknown_constant(task, which, ALL_SIGNS, FEW_CANDIDATES)
         asked += 1
-        if asking is not None and (await grade(task, host, submission_of(task, asking), patient)).passed:
+        if asking is not None and (await grade(task, host, submission_of(task, asking), settings)).passed:
             return True
         if asked == MOST_ASKED:
             break
