@@ -217,6 +217,9 @@ def _reason(result: CommandResult, ended: int | None, timeout: float) -> str:
     if result.code == NOT_UP and said:
         return said[-1][:500]
     how = f"ended with {result.code}" if ended is None else f"could not be run (pytest's code {ended})"
-    # A crash says what it was first, and which compiled modules were there last.
-    fatal = re.findall(r"Fatal Python error: .*", "\n".join(said))
+    # A crash says what it was first, and which compiled modules were there last. So does an error inside pytest: its
+    # exception, and then as many lines of advice as the exception has.
+    fatal = re.findall(
+        r"Fatal Python error: .*|^INTERNALERROR> [\w.]+(?:Error|Warning|Exception): .*", "\n".join(said), re.M
+    )
     return f"the suite {how}" + (f": {'; '.join([*fatal[:1], said[-1][:300]])}" if said else "")

@@ -103,6 +103,13 @@ def test_each_test_is_told_with_the_seconds_that_it_takes(shop: Shop) -> None:
     assert run.took["tests/test_slow.py::test_sleeps"] >= 1.5 > run.took["tests/test_slow.py::test_is_awake"]
 
 
+def test_an_error_inside_pytest_is_named_and_not_only_the_last_line_said(shop: Shop) -> None:
+    hook = "def pytest_collection_modifyitems():\n    raise UserWarning('the option x is unset\\nSet it, please.')\n"
+    run = shop.run(shop.layer(**{"tests/conftest.py": hook}))
+    assert not run.complete
+    assert "UserWarning: the option x is unset" in run.reason
+
+
 def test_a_suite_that_cannot_run_or_never_ends_says_why(shop: Shop) -> None:
     broken = shop.run(shop.layer(**{"tests/conftest.py": "raise RuntimeError('no')\n"}))
     assert not broken.complete and "could not be run" in broken.reason
