@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from etude.learn.parallel.layout import Layout
-from etude.model import size
 from etude.model.config import ModelConfig
 from etude.plan.activations import kept_by_blocks, probabilities
 from etude.plan.workload import WEIGHT, Workload, block, experts, named_projections
@@ -227,8 +226,3 @@ def _optimiser(work: Workload, layout: Layout) -> int:
 def smallest_sharing(work: Workload, usable: int) -> int:
     """Ranks that at least have to share a copy for what stays to fit `usable` bytes each."""
     return -(-memory(work, Layout()).stays // usable)
-
-
-def serving_bytes(config: ModelConfig, tokens: int, number: int = 2) -> int:
-    """Weights and a cache of so many tokens."""
-    return number * (size.parameters(config) + tokens * size.cache_entries(config))

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # recipes need pydantic, which a machine that only measures m
     from etude.core.recipe import Recipe
 
 STAGES = ("pretrain", "extend", "mtp", "sft", "rl")
-PRECISIONS = ("float32", "bfloat16", "fp8")
 WEIGHT = 4  # bytes: weights, gradients and moments are float32 whatever products compute in
 
 Precision = Literal["float32", "bfloat16", "fp8"]
