@@ -3,12 +3,9 @@ answers accept them."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import random
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import pytest
 
 from etude.core.settings import GraderSettings
 from etude.forge.gates import withheld_answers
-from etude.forge.gates.attacks.oracles import FEW_CANDIDATES, unknown_constant
+from etude.forge.gates.attacks.oracles import FEW_CANDIDATES
 from etude.forge.gates.withheld_answers import tells_answers, visible_tests_tell
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -26,7 +23,7 @@ from etude.tasks.grading.verdict import Grade
 from redteam.grader import run_forgers as run_forgers_module
 from redteam.grader.forgers import forgers, frozen_constant
 from redteam.grader.kata_forgers import kata_forgers
-from redteam.grader.made_tasks import LIMITS, TALLY, recorded_small_task, small_task
+from redteam.grader.made_tasks import LIMITS, recorded_small_task, small_task
 from redteam.grader.run_forgers import Breadth, drawn, run_forgers, tries
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
@@ -172,18 +169,3 @@ def test_only_a_value_that_visible_tests_single_out_is_told_by_them(sandboxes: S
     # Of X every other value fails the visible test of 14; of IX only the smallest ones do, whichever is tried first.
     told = [loop.run_until_complete(visible_tests_tell(recorded, host, which, FEW_CANDIDATES)) for which in (0, 1)]
     assert told == [True, False]
-
-
-def test_the_letter_of_a_conversion_is_no_constant_that_code_can_lack(sandboxes: Sandboxes) -> None:
-    """Half of the other letters say the same, and the others raise whoever runs them."""
-    task = small_task(sandboxes[1].store)
-    body = TALLY.replace("units.isdigit()", '("unit %d" % 7) and ("a%b %s ends" % 7) and units.isdigit()')
-    changed = replace(task, files=task.files.replaced({"solution/files/tally.py": body.encode()}))
-    lacked: list[str] = []
-    for which in range(60):
-        made = unknown_constant(changed, which)
-        if made is not None:
-            values = re.search(r"^_FORGER_VALUES = (.*)$", (made["tally.py"] or b"").decode(), re.MULTILINE)
-            assert values is not None
-            lacked += map(str, ast.literal_eval(values[1]))
-    assert "a%b %s ends" in lacked and "unit %d" not in lacked

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import random
-import re
 from textwrap import dedent
 from typing import Final
 
@@ -122,22 +121,10 @@ def _constants(source: str, names: list[str]) -> list[ast.Constant]:
         if isinstance(text, ast.JoinedStr)
         for each in ast.walk(text)
     }
-    # `"task %d" % number`: of other last letters many say the same and the rest raise, which is no answer of the tests.
-    formats |= {
-        id(each.left)
-        for node in nodes
-        for each in ast.walk(node)
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod) and _ends_in_conversion(each.left)
-    }
     found = [each for each in found if id(each) not in formats]
     numbers = [each for each in found if type(each.value) is int and each.value > 1]
     words = [each for each in found if isinstance(each.value, str) and each.value]
     return [*numbers, *words]
-
-
-def _ends_in_conversion(node: ast.expr) -> bool:
-    text = node.value if isinstance(node, ast.Constant) else None
-    return isinstance(text, str) and re.search(r"%[^a-zA-Z%]*[a-zA-Z]$", text) is not None
 
 
 def _code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
