@@ -25,7 +25,6 @@ from typing import Any
 from etude.core.settings import GraderSettings
 from etude.forge.gates.attacks.base import Files as Changes
 from etude.forge.gates.attacks.base import deleted
-from etude.forge.gates.attacks.oracles import CANDIDATES
 from etude.forge.gates.withheld_answers import secret_constants
 from etude.forge.katas.task_source import katas
 from etude.sandbox.base import SandboxFailure
@@ -182,7 +181,7 @@ async def _lacking(task: Task, seed: int, host: StoringHost, journal: Journal) -
     key = f"{task.name} {task.digest[:12]} secret constants"
     if key not in journal.rows:
         found = []
-        async for which in secret_constants(task, host, LIMITS, CANDIDATES):
+        async for which in secret_constants(task, host, LIMITS):
             found.append(which)
             if len(found) == MOST_LOOKED_FOR:  # each costs the visible tests with 60 values
                 break

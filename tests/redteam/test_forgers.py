@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,17 @@ import pytest
 
 from etude.core.settings import GraderSettings
 from etude.forge.gates import withheld_answers
-from etude.forge.gates.attacks.oracles import FEW_CANDIDATES
+from etude.forge.gates.attacks.oracles import FEW_CANDIDATES, unknown_constant
 from etude.forge.gates.withheld_answers import tells_answers, visible_tests_tell
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format.task import Task
+from etude.tasks.format.task import SOLUTION, Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.verdict import Grade
 from redteam.grader import run_forgers as run_forgers_module
 from redteam.grader.forgers import forgers, frozen_constant
 from redteam.grader.kata_forgers import kata_forgers
-from redteam.grader.made_tasks import LIMITS, recorded_small_task, small_task
+from redteam.grader.made_tasks import LIMITS, TALLY, recorded_small_task, small_task
 from redteam.grader.run_forgers import Breadth, drawn, run_forgers, tries
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
@@ -142,10 +144,17 @@ def test_nine_has_a_name():
 """
 
 
-def test_the_gate_refuses_a_task_whose_tests_tell_which_value_is_right(sandboxes: Sandboxes, recorded: Task) -> None:
+@pytest.fixture(scope="module")
+def telling(sandboxes: Sandboxes) -> Task:
+    loop, host = sandboxes
+    return loop.run_until_complete(recorded_small_task(host, TELLING))
+
+
+def test_the_gate_refuses_a_task_whose_tests_tell_which_value_is_right(
+    sandboxes: Sandboxes, recorded: Task, telling: Task
+) -> None:
     loop, host = sandboxes
     assert not loop.run_until_complete(tells_answers(recorded, host, GraderSettings()))
-    telling = loop.run_until_complete(recorded_small_task(host, TELLING))
     assert loop.run_until_complete(tells_answers(telling, host, GraderSettings()))
 
 
@@ -164,8 +173,42 @@ def test_the_gate_gives_an_oracle_as_long_as_a_grade_does(
     assert seconds == {45}
 
 
-def test_only_a_value_that_visible_tests_single_out_is_told_by_them(sandboxes: Sandboxes, recorded: Task) -> None:
+def test_only_a_value_that_visible_tests_single_out_is_told_by_them(
+    sandboxes: Sandboxes, telling: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop, host = sandboxes
-    # Of X every other value fails the visible test of 14; of IX only the smallest ones do, whichever is tried first.
-    told = [loop.run_until_complete(visible_tests_tell(recorded, host, which, FEW_CANDIDATES)) for which in (0, 1)]
+    monkeypatch.setattr(withheld_answers, "CANDIDATES", FEW_CANDIDATES)
+    # Of X every other value fails the visible test of 14; of IX only the smallest do, and a hidden test asks for it.
+    told = [loop.run_until_complete(visible_tests_tell(telling, host, LIMITS, which)) for which in (0, 1)]
     assert told == [True, False]
+
+
+def test_values_that_visible_tests_pass_with_are_told_by_them_where_all_are_right(
+    sandboxes: Sandboxes, recorded: Task
+) -> None:
+    loop, host = sandboxes
+    # "%X" says the same of a 3 as "%d"; every other letter of those that are tried raises or says something else.
+    body = TALLY.replace("len(currency) != 3", '"%d" % len(currency) != "3"')
+    task = replace(recorded, files=recorded.files.replaced({f"{SOLUTION}/tally.py": body.encode()}))
+    which = next(at for at in range(40) if b"'%X'" in ((unknown_constant(task, at) or {}).get("tally.py") or b""))
+    assert loop.run_until_complete(visible_tests_tell(task, host, LIMITS, which))
+
+
+def test_an_oracle_is_no_reason_to_refuse_where_visible_tests_tell_as_much(
+    sandboxes: Sandboxes, telling: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, host = sandboxes
+
+    async def told(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(withheld_answers, "visible_tests_tell", told)
+    # Visible tests pass with a wrong value of IX: no need to ask them.
+    assert loop.run_until_complete(tells_answers(telling, host, GraderSettings()))
+
+    async def asked(*_: Any) -> AsyncIterator[tuple[int, bool]]:
+        for which in range(3):
+            yield which, False
+
+    monkeypatch.setattr(withheld_answers, "asked_constants", asked)
+    assert not loop.run_until_complete(tells_answers(telling, host, GraderSettings()))

@@ -8,6 +8,7 @@ changed tests and canaries. Knows no origin.
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import run_variants
-from etude.forge.gates.attacks.oracles import ALL_SIGNS, FEW_CANDIDATES, unknown_constant
+from etude.forge.gates.attacks.oracles import ALL_SIGNS, CANDIDATES, FEW_CANDIDATES, unknown_constant
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.environment.layers import workspace_layer
@@ -34,8 +35,9 @@ LEAST_BITS: Final = 20.0  # over the held-out tests: one in a million who guess
 WITHHOLDING: Final = ("pytest", "node")  # suites whose tests can lose their answers
 TOO_FEW: Final = "too few answers can be withheld"
 ORACLE_ACCEPTED: Final = "the tests tell which value is right"
-MOST_CONSTANTS: Final = 6  # of the deleted code, looked at for those that visible tests do not tell
-MOST_ASKED: Final = 2  # of these, each of which costs a grade with each test run a dozen times
+MOST_CONSTANTS: Final = 6  # of the deleted code, each of which costs a grade with each test run a dozen times
+MOST_LATE: Final = 2  # oracles of a task that run out of time, behind which no other is tried: tests wait
+MOST_GRADED: Final = 5  # values of a constant that visible tests pass with
 VISIBLE_SECONDS: Final = 5.0  # more than twice the suite, for the visible tests with one value
 
 
@@ -62,44 +64,66 @@ def too_few(task: Task, least: float = LEAST_BITS) -> str:
 
 
 async def tells_answers(task: Task, host: StoringHost, settings: GraderSettings) -> bool:
-    """Whether code that lacks one constant, and tries several against the tests in its own process, is accepted."""
+    """Whether code that lacks one constant, and tries several against the tests in its own process, is accepted, and
+    visible tests would not have told it as much."""
     if task.facts.suite != "pytest":
         return False  # who asks is written in Python
-    asked = 0
-    # All the seconds of a grade: one that the gate ended at 30 was accepted by a grade, which has 60.
-    async for which in secret_constants(task, host, settings, FEW_CANDIDATES):
+    late = 0
+    async for which, unseen in asked_constants(task, host, settings, FEW_CANDIDATES):
         asking = unknown_constant(task, which, ALL_SIGNS, FEW_CANDIDATES)
-        asked += 1
-        if asking is not None and (await grade(task, host, submission_of(task, asking), settings)).passed:
+        if asking is None:
+            continue
+        # All the seconds of a grade: one that the gate ended at 30 was accepted by a grade, which has 60.
+        found = await grade(task, host, submission_of(task, asking), settings)
+        # What visible tests tell is asked last: it takes them with many values, and most oracles are rejected.
+        if found.passed and (unseen or not await visible_tests_tell(task, host, settings, which)):
             return True
-        if asked == MOST_ASKED:
+        late += found.kind == "time"
+        if late == MOST_LATE:
             break
     return False
 
 
-async def secret_constants(
-    task: Task, host: StoringHost, settings: GraderSettings, candidates: int
-) -> AsyncIterator[int]:
-    """The numbers of constants that tests ask for and visible ones do not tell: what those do, an agent finds out by
-    running them."""
-    numbers = [which for which in range(MOST_CONSTANTS) if unknown_constant(task, which, candidates=candidates)]
-    hidden = await _pass_visible_tests(task, host, [(which, 0) for which in numbers], candidates)
-    for which, passed in zip(numbers, hidden, strict=True):
-        if not passed:
-            # A visible test asks for the constant, so no grade has to say that one does.
-            if not await visible_tests_tell(task, host, which, candidates):
-                yield which
-            continue
-        wrong = unknown_constant(task, which, candidates=candidates)
-        if wrong is not None and not (await grade(task, host, submission_of(task, wrong), settings, quick=True)).passed:
+async def secret_constants(task: Task, host: StoringHost, settings: GraderSettings) -> AsyncIterator[int]:
+    """The numbers of constants that tests ask for and visible ones do not tell."""
+    async for which, unseen in asked_constants(task, host, settings, CANDIDATES):
+        if unseen or not await visible_tests_tell(task, host, settings, which):
             yield which
 
 
-async def visible_tests_tell(task: Task, host: StoringHost, which: int, candidates: int) -> bool:
-    """Whether of all values of a constant visible tests pass with one alone: one wrong value that fails them proves
-    little, since another may not."""
-    values = [(which, at) for at in range(candidates)]
-    return sum(await _pass_visible_tests(task, host, values, candidates)) == 1
+async def asked_constants(
+    task: Task, host: StoringHost, settings: GraderSettings, candidates: int
+) -> AsyncIterator[tuple[int, bool]]:
+    """The numbers of constants of which a wrong value is rejected, and whether visible tests pass with that value."""
+    numbers = [which for which in range(MOST_CONSTANTS) if unknown_constant(task, which, candidates=candidates)]
+    unseen = await _pass_visible_tests(task, host, [(which, 0) for which in numbers], candidates)
+    for which, passed in zip(numbers, unseen, strict=True):
+        # Where a visible test fails, no grade has to say that the constant is asked for.
+        if not passed or not await _is_accepted(task, host, settings, which, 0, candidates):
+            yield which, passed
+
+
+async def visible_tests_tell(task: Task, host: StoringHost, settings: GraderSettings, which: int) -> bool:
+    """Whether every value of a constant that visible tests pass with is right: it may be found out by running them. Of
+    `"%d"` and `"%X"` both are, where numbers are small. One wrong value that fails visible tests proves little, since
+    another may not."""
+    values = [(which, at) for at in range(CANDIDATES)]
+    passed = await _pass_visible_tests(task, host, values, CANDIDATES)
+    left = [at for at, good in enumerate(passed) if good]
+    if len(left) < 2:
+        return True
+    for at in random.Random(f"{task.name} {which}").sample(left, min(len(left), MOST_GRADED)):
+        if not await _is_accepted(task, host, settings, which, at, CANDIDATES):
+            return False
+    return True
+
+
+async def _is_accepted(
+    task: Task, host: StoringHost, settings: GraderSettings, which: int, at: int, candidates: int
+) -> bool:
+    """Whether the grade takes the reference with this value of a constant."""
+    frozen = unknown_constant(task, which, f"_FORGER_AT[0] = {at}", candidates)
+    return frozen is None or (await grade(task, host, submission_of(task, frozen), settings, quick=True)).passed
 
 
 async def _pass_visible_tests(
