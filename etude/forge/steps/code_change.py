@@ -19,6 +19,7 @@ from etude.forge.steps.hide_tests import Split, split
 from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.proof import Gates, Proof
 from etude.forge.steps.trial import attempt
+from etude.forge.steps.verify import refuse_copied
 from etude.forge.steps.write import TaskTree, allowed_paths, assemble, beside_tests, choose_kept
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.task import TESTS, Task
@@ -45,6 +46,7 @@ async def prove_code_change(
     preferred: Callable[[], Collection[LocatedTest]] = tuple,
 ) -> CodeChange:
     """Tests fail with the changes made, and enough of them can be held out: the `preferred` ones first."""
+    await refuse_copied(context, candidate)
     # Code that is missing fails at once; the machine may be busier than it was.
     trial = await attempt(context, candidate, timeout or 10 * context.base.seconds + 60)
     parted = split(context.repository, candidate, trial.broken, rng, preferred())

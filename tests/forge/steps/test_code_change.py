@@ -31,7 +31,11 @@ def _prove(build_repository: Build, monkeypatch: pytest.MonkeyPatch, body: str) 
     async def attempt(*_: Any) -> Trial:
         return Trial(tuple(tests[:6]), tuple(tests[6:]), {}, True)
 
+    async def no_copy(*_: Any) -> None:
+        pass
+
     monkeypatch.setattr(code_change, "attempt", attempt)
+    monkeypatch.setattr(code_change, "refuse_copied", no_copy)
     base = Baseline(repository.green, (), {}, {}, 1.0)
     context = MakeContext(repository, base, *cast(Any, (None, None, None)))
     candidate = Candidate(
