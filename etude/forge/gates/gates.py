@@ -55,6 +55,7 @@ UNSTEADY: Final = "a test is not always green"
 ANOTHER: Final = "another test fails"
 ATTACK_ACCEPTED: Final = "a cheat is accepted"  # as it stands in the journals of earlier runs
 STUBS: Final = ("None", "True", "[]")
+SLOW: Final = 20.0  # seconds of a suite; the gates run it once or twice, and find the answers of a task in as many
 PATIENCE: Final = 5.0  # seconds more that a stub or an attack may take than the reference twice
 ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
 # Appended to a module of the tested code: no test that pytest runs from then on fails.
@@ -195,14 +196,20 @@ async def _gates(case: _Case) -> AsyncIterator[str]:
     yield "lint"
     await _check_leaks(case)
     yield "leaks"
+    # No reason is more frequent than answers that are worth too little; all of a slow suite costs more than they do.
+    answers_first = case.environment.seconds > SLOW
+    if answers_first:
+        await _withhold_answers(case)
+        yield "answers"
     await _check_broken(case)
     yield "broken"
     seconds = await _check_reference(case)
     yield "reference"
     await _check_stubs(case, 2 * seconds + PATIENCE)
     yield "stubs"
-    await _withhold_answers(case)
-    yield "answers"
+    if not answers_first:
+        await _withhold_answers(case)
+        yield "answers"
     await _check_grader(case)
     yield "grader"
 
