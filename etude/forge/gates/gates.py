@@ -7,6 +7,8 @@
     answers                                         tests lose their answers, which are worth enough to withhold
     grader: reference, null, attacks, an oracle     and the grade that training will give says the same
 
+Of a slow suite the answers come first: they cost less than all of it.
+
 That the suite itself is green, three times under other conditions, is the repository's baseline, found once for all
 of its tasks: `green`. Knows no way of making tasks. What the machinery does wrong is raised, never held against a task.
 """
