@@ -88,6 +88,7 @@ async def verify_by_gates(
         spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds
     context.unsteady.update(verdict.unsteady)
     if not verdict.valid:
+        spent["gate that refused"] = verdict.seconds - sum(verdict.spent.values())
         raise Refused(verdict.reason, verdict.detail, by_odd_tests=bool(verdict.unsteady))
     if verdict.task is not None:
         await asyncio.to_thread(save_answers, verdict.task, folder)
