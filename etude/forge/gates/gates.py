@@ -212,6 +212,7 @@ async def _gates(case: _Case) -> AsyncIterator[str]:
     if not answers_first:
         await _withhold_answers(case)
         yield "answers"
+    _check_others(case)  # once more: it may have been finished meanwhile, and half of the seconds are still to come
     await _check_grader(case)
     yield "grader"
 
@@ -230,6 +231,10 @@ def _check_facts(case: _Case) -> None:
         draw(case.task)
     except EtudeError as error:
         raise _Rejected("it cannot be graded", str(error)) from None
+    _check_others(case)
+
+
+def _check_others(case: _Case) -> None:
     other = case.near_duplicate(case.task) if case.near_duplicate is not None else None
     if other:
         raise _Rejected("like another task", other)

@@ -131,6 +131,15 @@ def test_of_a_slow_suite_answers_are_asked_for_before_it_runs(
     assert list(found.spent) == ["lint", "leaks", "answers", "broken", "reference", "stubs", "grader"]
 
 
+def test_a_task_that_was_finished_meanwhile_is_known_before_the_grader_is_asked(
+    passing: Gates, repository_task: MakeTask
+) -> None:
+    asked = iter([None, "shop-7"])
+    found = passing(repository_task(fail_to_pass=SHOWN), near_duplicate=lambda task: next(asked))
+    assert (found.reason, found.detail) == ("like another task", "shop-7")
+    assert list(found.spent)[-1] == "answers"
+
+
 def test_what_is_seen_without_running_anything(passing: Gates, repository_task: MakeTask, leaks: list[Leak]) -> None:
     assert passing(repository_task(fail_to_pass=SHOWN, allowed_paths=["**"])).reason == "lint: tests-allowed"
     assert passing(repository_task(fail_to_pass=SHOWN), GREEN - {SHOWN[0]}).detail == SHOWN[0]
