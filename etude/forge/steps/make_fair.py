@@ -80,7 +80,7 @@ async def make_fair(context: MakeContext, proof: CodeChange, instructions: Instr
         raise Refused(UNFAIR, ", ".join(sorted(unfair)[:3]))
     if not unfair:
         return Fair(replace(proof, gates=gates), text, tuple(each.said for each in said), (), tried, stated)
-    left = replace(proof, split=replace(split, held_out=held_out), unfair=tuple(sorted(unfair)))
+    left = replace(proof, split=replace(split, held_out=held_out), unfair=tuple(sorted(unfair.union(proof.unfair))))
     # They fail before the work is done and are in no list: for the gates they are not there.
     left = replace(left, gates=replace(gates, green=[test for test in gates.green if test not in unfair]))
     return Fair(left, text, tuple(each.said for each in said), tuple(sorted(unfair)), tried, stated)
