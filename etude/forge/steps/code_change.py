@@ -51,6 +51,7 @@ async def prove_code_change(
     preferred: Callable[[], Collection[LocatedTest]] = tuple,
 ) -> CodeChange:
     """Tests fail with the changes made, and enough of them can be held out: the `preferred` ones first."""
+    _refuse_without_answers(context.repository, candidate.expected, "that could notice")
     await refuse_copied(context, candidate)
     # Code that is missing fails at once; the machine may be busier than it was.
     trial = await attempt(context, candidate, timeout or 10 * context.base.seconds + 60)
@@ -61,7 +62,7 @@ async def prove_code_change(
     parted = split(context.repository, candidate, broken, rng, preferred())
     if parted is None:
         raise Refused("too few tests can be held out")
-    _refuse_without_answers(context.repository, parted)
+    _refuse_without_answers(context.repository, parted.held_out, "held out")
     return CodeChange(
         candidate,
         removed=candidate.pieces,
@@ -90,14 +91,14 @@ def too_slow(repository: Repository[Any], tests: Collection[str]) -> set[str]:
     return slow
 
 
-def _refuse_without_answers(repository: Repository[Any], parted: Split) -> None:
+def _refuse_without_answers(repository: Repository[Any], tests: Collection[str], which: str) -> None:
     """What the gate for answers will say, before minutes are spent on the way there: where no held-out test compares a
     value, none can be withheld, and other inputs have none to expect."""
-    places = {repository.place(test) for test in parted.held_out}
+    places = {repository.place(test) for test in tests}
     # Of tests that a file makes as it runs the text says nothing.
     known = repository.task_files.suite in WITHHOLDING and all(place.name for place in places)
-    if known and repository.answer_bits(places) == 0:
-        raise Refused(TOO_FEW, f"no value is compared in {len(parted.held_out)} held-out tests")
+    if places and known and repository.answer_bits(places) == 0:
+        raise Refused(TOO_FEW, f"no value is compared in {len(tests)} tests {which}")
 
 
 def write_code_change(

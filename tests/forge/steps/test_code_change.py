@@ -22,8 +22,13 @@ from etude.forge.steps.trial import Trial
 Build = Callable[..., PythonRepository]
 
 
-def _prove(build_repository: Build, monkeypatch: pytest.MonkeyPatch, body: str, *took: float) -> CodeChange:
-    text = "".join(f"def test_{number}():\n    {body.format(number)}\n\n\n" for number in range(8))
+def _prove(
+    build_repository: Build, monkeypatch: pytest.MonkeyPatch, body: str, *took: float, last: str = ""
+) -> CodeChange:
+    text = "".join(
+        f"def test_{number}():\n    {(last if last and number > 5 else body).format(number)}\n\n\n"
+        for number in range(8)
+    )
     tests = [f"tests/test_a.py::test_{number}" for number in range(8)]
     repository = build_repository(
         {"src/t.py": "def f(a):\n    return a\n", "tests/test_a.py": text}, {test: {"src/t.py:f"} for test in tests}
@@ -50,8 +55,12 @@ def _prove(build_repository: Build, monkeypatch: pytest.MonkeyPatch, body: str, 
 def test_tests_that_compare_no_value_are_refused_before_anything_else_is_done(
     build_repository: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Refused, match=TOO_FEW):
+    with pytest.raises(Refused, match=TOO_FEW) as refused:
         _prove(build_repository, monkeypatch, "assert f({})")
+    assert refused.value.detail.endswith("could notice")  # and that was known before any of them ran
+    with pytest.raises(Refused, match=TOO_FEW) as refused:
+        _prove(build_repository, monkeypatch, "assert f({0})", last="assert f({0}) == 'item {0}'")
+    assert refused.value.detail.endswith("held out")  # those that compare a value still pass
     assert _prove(build_repository, monkeypatch, "assert f({0}) == 'item {0}'").split.held_out
 
 
