@@ -47,7 +47,9 @@ class SuiteRun:
     reason: str  # why not, in a sentence
     traces: dict[str, set[str]] = field(default_factory=dict)  # test -> "path:qualname"; "" is what collecting ran
     texts: dict[str, str] = field(default_factory=dict)  # what failing tests said
-    took: dict[str, float] = field(default_factory=dict)  # seconds by test, and of reading a file; not of traced runs
+    # Seconds by test, and of reading a file, but for traced runs; "" is what processors spent on all,
+    # and what a busy machine kept it waiting for one.
+    took: dict[str, float] = field(default_factory=dict)
     endless: str = ""  # the test that was running when the time was up
     records: dict[str, str] = field(default_factory=dict)  # test -> what it recorded, as JSON; only where asked for
 

@@ -7,6 +7,8 @@
     answers                                         tests lose their answers, which are worth enough to withhold
     grader: reference, null, attacks, an oracle     and the grade that training will give says the same
 
+Of a slow suite the answers come first: they cost less than all of it.
+
 That the suite itself is green, three times under other conditions, is the repository's baseline, found once for all
 of its tasks: `green`. Knows no way of making tasks. What the machinery does wrong is raised, never held against a task.
 """
@@ -55,6 +57,7 @@ UNSTEADY: Final = "a test is not always green"
 ANOTHER: Final = "another test fails"
 ATTACK_ACCEPTED: Final = "a cheat is accepted"  # as it stands in the journals of earlier runs
 STUBS: Final = ("None", "True", "[]")
+SLOW: Final = 20.0  # seconds of a suite; the gates run it once or twice, and find the answers of a task in as many
 PATIENCE: Final = 5.0  # seconds more that a stub or an attack may take than the reference twice
 ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
 # Appended to a module of the tested code: no test that pytest runs from then on fails.
@@ -195,14 +198,21 @@ async def _gates(case: _Case) -> AsyncIterator[str]:
     yield "lint"
     await _check_leaks(case)
     yield "leaks"
+    # No reason is more frequent than answers that are worth too little; all of a slow suite costs more than they do.
+    answers_first = case.environment.seconds > SLOW
+    if answers_first:
+        await _withhold_answers(case)
+        yield "answers"
     await _check_broken(case)
     yield "broken"
     seconds = await _check_reference(case)
     yield "reference"
     await _check_stubs(case, 2 * seconds + PATIENCE)
     yield "stubs"
-    await _withhold_answers(case)
-    yield "answers"
+    if not answers_first:
+        await _withhold_answers(case)
+        yield "answers"
+    _check_others(case)  # once more: it may have been finished meanwhile, and half of the seconds are still to come
     await _check_grader(case)
     yield "grader"
 
@@ -221,6 +231,10 @@ def _check_facts(case: _Case) -> None:
         draw(case.task)
     except EtudeError as error:
         raise _Rejected("it cannot be graded", str(error)) from None
+    _check_others(case)
+
+
+def _check_others(case: _Case) -> None:
     other = case.near_duplicate(case.task) if case.near_duplicate is not None else None
     if other:
         raise _Rejected("like another task", other)

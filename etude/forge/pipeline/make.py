@@ -27,9 +27,11 @@ from etude.forge.origins.table import AnyOrigin, all_origins, find_origins, turn
 from etude.forge.pipeline.journal import Journal, JournalEntry
 from etude.forge.pipeline.make_task import make_task
 from etude.forge.pipeline.split import SplitDraw, unit_of, write_side
+from etude.forge.steps.baseline import Baseline
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.context import MakeContext, MakeRequest, Opening, Refused
 from etude.forge.steps.round_robin import in_turns
+from etude.forge.steps.trial import SLOW
 from etude.forge.steps.write import VERSION
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
@@ -41,6 +43,7 @@ from etude.tasks.kinds.table import kind_of
 Contexts = Mapping[AnyOrigin, MakeContext]
 LONGEST: Final = 300  # characters of a detail that are kept
 DRY: Final = 150  # candidates in a row without a task, after which a repository has no more
+MOST_WAITING: Final = 4  # times as many candidates at once as were asked for, where their tests wait
 AHEAD: Final = 2  # candidates under way beyond those that run, so that a slow one keeps nobody waiting
 
 
@@ -104,12 +107,13 @@ async def _work(
             made_before.add(earlier)
             draw.add(earlier, "held_out" if entry.split == "held_out" else "train")
     stream = ((origin, each) for origin, each in candidates(contexts) if each.key not in known)
-    room = asyncio.Semaphore(request.workers)
+    workers = side_by_side(request.workers, next(iter(contexts.values())).base)
+    room = asyncio.Semaphore(workers)
     under_way: deque[asyncio.Task[tuple[JournalEntry, Path | None]]] = deque()
     dry = 0
     try:
         while len(journal.tasks) < request.count and dry < DRY:
-            while len(under_way) < request.workers + AHEAD:
+            while len(under_way) < workers + AHEAD:
                 following = next(stream, None)
                 _journal_left_out(contexts, known, journal)
                 if following is None:
@@ -133,6 +137,12 @@ async def _work(
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         _sweep(request.out)
+
+
+def side_by_side(workers: int, base: Baseline) -> int:
+    """How many candidates are worked on at once: more where a slow suite leaves its processor idle. They wait together,
+    then, and not one after the other."""
+    return min(MOST_WAITING * workers, round(workers / base.busy)) if base.seconds > SLOW else workers
 
 
 def _journal_left_out(contexts: Contexts, known: set[str], journal: Journal) -> None:

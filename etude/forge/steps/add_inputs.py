@@ -36,6 +36,7 @@ MOST_ADDED: Final = 12  # tests; training waits for each of them at each grading
 MOST_OF_ONE: Final = 3  # made of the same test
 LEAST_WORTH: Final = 2.0  # bits of one
 MOST_TRIED: Final = 120
+MOST_SECONDS: Final = 10.0  # that one run of all tried ones may take, and there are up to six of these
 HASH_SEEDS: Final = (0, 1)  # the same value under both
 
 # The lines that the reference takes, as pairs of one and the next: what a test records last.
@@ -113,6 +114,9 @@ def _proposed(context: MakeContext, repository: PythonRepository, proof: CodeCha
     rng = random.Random(f"{context.request.seed}/{proof.candidate.key}/inputs")
     named = _named(repository)
     hidden = {repository.place(test) for test in proof.split.held_out}
+    took = {
+        repository.place(test): repository.took.get(test, 0.0) for test in (*proof.split.shown, *proof.split.held_out)
+    }
     found: dict[LocatedTest, tuple[Module, Definition]] = {}
     for place in dict.fromkeys(map(repository.place, (*proof.split.shown, *proof.split.held_out))):
         module = repository.tests.get(place.path)
@@ -123,11 +127,12 @@ def _proposed(context: MakeContext, repository: PythonRepository, proof: CodeCha
         if place.path not in proof.candidate.changes:
             found[place] = module, definition
     ranges = number_ranges(found.values())
-    count = 0
+    count, seconds = 0, 0.0
     for place, (module, definition) in found.items():
         for test in open_tests(module, definition, named, ranges, rng):
-            if test.is_base or (place in hidden and count < MOST_TRIED):
-                count += not test.is_base
+            wanted = test.is_base or (place in hidden and count < MOST_TRIED)
+            if wanted and seconds + took[place] <= MOST_SECONDS:
+                count, seconds = count + (not test.is_base), seconds + took[place]
                 yield test
 
 

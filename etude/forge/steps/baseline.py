@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ TIMEOUT: Final = 900.0  # seconds for one run
 LEAST_GREEN: Final = 10  # tests; with fewer there is nothing to tell a feature by
 ZONES: Final = ("Asia/Tokyo", "America/New_York")
 CROWD: Final = 6  # runs at once; more than most machines that make tasks have cores to spare
+WAITING: Final = 0.5  # share of a processor below which a suite mostly waits
 FEWER: Final = 60.0  # seconds of a suite from which on two at once have to do
 TICK: Final = 1.0  # seconds between two words about how far a run is
 
@@ -40,8 +41,18 @@ class Baseline:
     green: tuple[str, ...]
     unsteady: tuple[str, ...]  # passed in some runs only
     traces: dict[str, frozenset[str]]  # "" is what collecting ran
-    took: dict[str, float]  # seconds by test, and of reading each file, in the plain run
+    took: dict[str, float]  # as a run has it, in the plain run
     seconds: float  # of that run
+
+    @property
+    def busy(self) -> float:
+        return share_of_processor(self.took, self.seconds)
+
+
+def share_of_processor(took: Mapping[str, float], seconds: float) -> float:
+    """What share of one a suite needs: little where tests sleep. All of it where nobody measured it."""
+    spent = took.get("", 0.0)
+    return min(1.0, spent / seconds) if spent and seconds else 1.0
 
 
 async def baseline(
@@ -75,22 +86,32 @@ async def _measure(
     count = len(environment.outcomes)
     async with telling(note, f"baseline, run 1 of 3: {count} tests", environment.seconds):
         alone = await run(0, None, "UTC")
-    # Traced apart from the timed run: tracing makes everything slower.
-    async with telling(note, f"baseline, run 2 of 3: {len(alone.outcomes)} tests, traced", 2 * alone.seconds):
-        traced = await run(0, None, "UTC", trace=("",))
+    count = len(alone.outcomes)
     crowd = 2 if alone.seconds > FEWER else CROWD
-    # At once and shuffled: tests that measure time or share a file with a neighbour fail here.
-    what = f"baseline, run 3 of 3: {len(alone.outcomes)} tests, {crowd} times at once"
-    async with telling(note, what, crowd * alone.seconds / min(crowd, os.cpu_count() or 1)):
-        jobs = (run(number, number, ZONES[number % len(ZONES)]) for number in range(1, crowd + 1))
-        runs = await asyncio.gather(*jobs)
+
+    async def tracing() -> SuiteRun:
+        # Traced apart from the timed run: tracing makes everything slower.
+        async with telling(note, f"baseline, run 2 of 3: {count} tests, traced", 2 * alone.seconds):
+            return await run(0, None, "UTC", trace=("",))
+
+    async def together() -> list[SuiteRun]:
+        # At once and shuffled: tests that measure time or share a file with a neighbour fail here.
+        what = f"baseline, run 3 of 3: {count} tests, {crowd} times at once"
+        async with telling(note, what, crowd * alone.seconds / min(crowd, os.cpu_count() or 1)):
+            jobs = (run(number, number, ZONES[number % len(ZONES)]) for number in range(1, crowd + 1))
+            return await asyncio.gather(*jobs)
+
+    if share_of_processor(alone.took, alone.seconds) < WAITING:  # nobody is in the way of who waits
+        traced, runs = await asyncio.gather(tracing(), together())
+    else:
+        traced, runs = await tracing(), await together()
     always = alone.passed.intersection(traced.passed, *(each.passed for each in runs))
     ever = alone.passed.union(traced.passed, *(each.passed for each in runs))
     if len(always) < LEAST_GREEN:
         raise EtudeError(f"{environment.repo} has {len(always)} tests that always pass; tasks need {LEAST_GREEN}")
     green = tuple(sorted(always))
     traces = {test: frozenset(traced.traces.get(test, ())) for test in ("", *green)}
-    took = {name: alone.took.get(name, 0.0) for name in (*green, *{test.partition("::")[0] for test in green})}
+    took = {name: alone.took.get(name, 0.0) for name in ("", *green, *{test.partition("::")[0] for test in green})}
     return Baseline(green, tuple(sorted(ever - always)), traces, took, alone.seconds)
 
 

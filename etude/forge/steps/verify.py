@@ -1,4 +1,5 @@
-"""A written task verified: scrubbed, searched for copies of what was removed, sent through the gates or `check`."""
+"""A written task verified: scrubbed, searched for copies of what was removed, sent through the gates or `check`. The
+search for copies is asked of a candidate too, before anything has run."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from etude.forge.gates.withheld_answers import save_answers
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.scrub import scrub
-from etude.forge.steps.candidate import RemovedCode
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.context import MakeContext, Refused, timed
 from etude.forge.steps.proof import Gates
+from etude.sandbox.base import WORKSPACE as HOME
+from etude.sandbox.base import Layer
 from etude.tasks.check import check
 from etude.tasks.environment.layers import task_layers
 from etude.tasks.format.task import WORKSPACE, Task
@@ -21,6 +24,21 @@ from etude.tasks.format.task import WORKSPACE, Task
 
 def deleted_code(removed: Sequence[RemovedCode]) -> list[Deleted]:
     return [Deleted(piece.path, piece.name, piece.source) for piece in removed]
+
+
+async def refuse_copied(context: MakeContext, candidate: Candidate) -> None:
+    """What scrub and audit would say of the task, before minutes are spent on the way there. Of tests they say nothing
+    yet: those that tell will be hidden."""
+    repository, store, deleted = context.repository, context.host.store, deleted_code(candidate.pieces)
+    with store.scratch() as folder:
+        tree = folder / HOME.strip("/")
+        await asyncio.to_thread(repository.files.replaced(candidate.changes).write, tree)
+        found = (await asyncio.to_thread(scrub, tree, deleted)).refused
+        if not found:
+            leaks = await audit_leaks(context.host, [repository.environment.layer, Layer("", folder)], deleted)
+            found = [(leak.place.removeprefix(f"{HOME}/"), leak.why) for leak in leaks]
+    if copies := [f"{place}: {why}" for place, why in found if not repository.is_test(place.partition("!")[0])]:
+        raise Refused("leak", "; ".join(copies[:3]))
 
 
 async def scrub_workspace(folder: Path, deleted: Sequence[Deleted], spent: dict[str, float]) -> None:
@@ -70,6 +88,7 @@ async def verify_by_gates(
         spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds
     context.unsteady.update(verdict.unsteady)
     if not verdict.valid:
+        spent["gate that refused"] = verdict.seconds - sum(verdict.spent.values())
         raise Refused(verdict.reason, verdict.detail, by_odd_tests=bool(verdict.unsteady))
     if verdict.task is not None:
         await asyncio.to_thread(save_answers, verdict.task, folder)

@@ -209,9 +209,21 @@ def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
         _tell_traces(tracer, say)
     for test, seconds in watch.took.items():
         say(test, "took", f"{seconds:.4f}")
+    say("", "took", f"{_processor_seconds():.4f}")
     say("", "done", str(code))
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def _processor_seconds() -> float:
+    """What this process and its children needed of processors: of a suite that waits, much less than of the clock. What
+    a busy machine kept us waiting for is no wait of the suite's own."""
+    try:
+        with open("/proc/self/schedstat", "rb") as file:  # noqa: PTH123
+            queued = int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        queued = 0.0
+    return queued + sum(os.times()[:4])
 
 
 def _tell_traces(tracer: Tracer, say: Callable[..., None]) -> None:

@@ -101,6 +101,7 @@ def test_each_test_is_told_with_the_seconds_that_it_takes(shop: Shop) -> None:
     assert run.took.keys() > PASSING
     assert 1 <= run.took["tests/test_slow.py"] > run.took["tests/test_cart.py"]
     assert run.took["tests/test_slow.py::test_sleeps"] >= 1.5 > run.took["tests/test_slow.py::test_is_awake"]
+    assert 0 < run.took[""] < run.seconds - 2.4  # who sleeps needs no processor
 
 
 def test_an_error_inside_pytest_is_named_and_not_only_the_last_line_said(shop: Shop) -> None:

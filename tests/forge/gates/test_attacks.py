@@ -7,10 +7,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from _pytest import runner
 
 from etude.core.errors import EtudeError
+from etude.forge.gates.attacks.oracles import ALL_SIGNS
 from etude.forge.gates.attacks.outside_the_workspace import OUTSIDE
 from etude.forge.gates.attacks.table import ATTACKS, attack_script
 from etude.forge.katas.task_source import katas
@@ -149,3 +153,22 @@ def test_every_cheat_can_be_said_through_the_tools(task):
         assert {call.name for turn in turns for call in turn.calls} <= tools and turns[-1].calls[-1].name == "finish"
     with pytest.raises(EtudeError, match="no attack is called 'magic'"):
         attack_script("magic", task)
+
+
+def test_an_oracle_asks_only_tests_that_need_the_constant_for_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SimpleNamespace(setup=lambda item: None, teardown_exact=lambda item: None)
+
+    class Item:
+        def __init__(self, needs: bool) -> None:
+            self.needs, self.runs, self.session = needs, 0, SimpleNamespace(_setupstate=state)
+
+        def runtest(self) -> None:
+            self.runs += 1
+            assert not self.needs or module["_FORGER_VALUES"][module["_FORGER_AT"][0]] == 6
+
+    monkeypatch.setattr(runner, "runtestprotocol", runner.runtestprotocol)  # which the oracle bends
+    module: dict[str, Any] = {"_FORGER_VALUES": [4, 5, 6, 7], "_FORGER_AT": [0]}
+    exec(ALL_SIGNS, module)
+    items = [Item(needs=False), Item(needs=True), Item(needs=False)]
+    module["_ask"](items)
+    assert module["_FORGER_AT"][0] == 2 and [item.runs for item in items] == [1, 5, 1]

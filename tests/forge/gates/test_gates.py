@@ -12,6 +12,7 @@ from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.gates import gates
 from etude.forge.gates.gates import BENDING, Verdict, attacks_on, pass_gates
+from etude.forge.gates.withheld_answers import TOO_FEW
 from etude.forge.leaks.audit import Leak
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
@@ -116,6 +117,27 @@ def test_files_that_are_as_they_were_need_no_run_to_be_green(
     assert passing(task, whole=whole_of(task)).valid and len(suites) == 1
     found, runs = scrubbed
     assert found.valid and runs == 2
+
+
+def test_of_a_slow_suite_answers_are_asked_for_before_it_runs(
+    passing: Gates, repository_task: MakeTask, suites: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "SLOW", -1.0)
+    suites.clear()
+    found = passing(repository_task(fail_to_pass=SHOWN), least_bits=1000.0)
+    assert found.reason == TOO_FEW and not suites
+    found = passing(repository_task(fail_to_pass=SHOWN))
+    assert found.valid and suites
+    assert list(found.spent) == ["lint", "leaks", "answers", "broken", "reference", "stubs", "grader"]
+
+
+def test_a_task_that_was_finished_meanwhile_is_known_before_the_grader_is_asked(
+    passing: Gates, repository_task: MakeTask
+) -> None:
+    asked = iter([None, "shop-7"])
+    found = passing(repository_task(fail_to_pass=SHOWN), near_duplicate=lambda task: next(asked))
+    assert (found.reason, found.detail) == ("like another task", "shop-7")
+    assert list(found.spent)[-1] == "answers"
 
 
 def test_what_is_seen_without_running_anything(passing: Gates, repository_task: MakeTask, leaks: list[Leak]) -> None:

@@ -19,7 +19,8 @@ from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.pipeline import make as making
 from etude.forge.pipeline.journal import FILE, Journal, JournalEntry
-from etude.forge.pipeline.make import make_tasks
+from etude.forge.pipeline.make import make_tasks, side_by_side
+from etude.forge.steps.baseline import Baseline
 from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
@@ -150,6 +151,14 @@ def test_the_same_seed_gives_the_same_tasks_however_many_work_at_once(
     assert resumed.journal.tasks == journal.tasks[:2]
     for name in resumed.journal.tasks:
         assert Task.load(resumed.out / name).digest == Task.load(out / name).digest
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spent", "at_once"),
+    [(100.0, 100.0, 2), (100.0, 40.0, 5), (100.0, 1.0, 8), (100.0, 0.0, 2), (1.0, 0.1, 2)],
+)
+def test_candidates_wait_together_where_a_slow_suite_waits(seconds: float, spent: float, at_once: int) -> None:
+    assert side_by_side(2, Baseline((), (), {}, {"": spent}, seconds)) == at_once
 
 
 def test_a_killed_command_resumes_and_repeats_nothing(resumed: Resumed) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
 from etude.forge.origins.deletion.propose import delete
-from etude.forge.steps.add_inputs import add_inputs
+from etude.forge.steps.add_inputs import MOST_SECONDS, add_inputs
 from etude.forge.steps.choose_functions import FunctionSet
 from etude.forge.steps.code_change import CodeChange, write_code_change
 from etude.forge.steps.code_change_instructions import missing_code
-from etude.forge.steps.context import MakeRequest, Opening
+from etude.forge.steps.context import MakeContext, MakeRequest, Opening
 from etude.forge.steps.hide_tests import Split
-from etude.forge.steps.make_fair import make_fair
+from etude.forge.steps.make_fair import Fair, make_fair
 from etude.forge.steps.proof import Gates
 from etude.sandbox.hosts import StoringHost
 from tests.forge.small_repositories import write_tree
@@ -56,9 +57,9 @@ PLACE = "tests/test_rules.py::"
 
 
 @pytest.fixture(scope="module")
-def proof(
+def fair(
     sandboxes: Sandboxes, tiny_environment: Environment, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[CodeChange, str]:
+) -> tuple[MakeContext, Fair]:
     loop, host = sandboxes
     more = "".join(f"\n\ndef test_number_{number}():\n    assert {number} + 1\n" for number in range(12))
     files = {
@@ -80,9 +81,14 @@ def proof(
     split = Split((f"{PLACE}test_shown",), hidden, {}, frozenset())
     before = CodeChange(candidate, split=split, kept=(), gates=Gates(context.base.green))
     asked = missing_code(repository, candidate, split, {}, random.Random(0))
-    fair = loop.run_until_complete(make_fair(context, before, asked))
-    made = loop.run_until_complete(add_inputs(context, fair))
-    return made, write_code_change(context, made, fair.instructions, "plain").tests.text("tests/test_rules.py")
+    return context, loop.run_until_complete(make_fair(context, before, asked))
+
+
+@pytest.fixture(scope="module")
+def proof(sandboxes: Sandboxes, fair: tuple[MakeContext, Fair]) -> tuple[CodeChange, str]:
+    context, before = fair
+    made = sandboxes[0].run_until_complete(add_inputs(context, before))
+    return made, write_code_change(context, made, before.instructions, "plain").tests.text("tests/test_rules.py")
 
 
 def test_they_are_held_out_and_stand_in_the_tests_of_the_task(proof: tuple[CodeChange, str]) -> None:
@@ -108,3 +114,11 @@ def test_they_expect_what_the_reference_gives(proof: tuple[CodeChange, str]) -> 
 def test_no_other_way_through_the_code_is_asked_for(proof: tuple[CodeChange, str]) -> None:
     added = proof[1].split("_with_other_inputs_")[1:]
     assert added and not any("== -" in each for each in added)
+
+
+def test_tests_that_take_long_get_no_other_inputs(sandboxes: Sandboxes, fair: tuple[MakeContext, Fair]) -> None:
+    """Of each some eight are tried, six times over: of a test that waits for seconds that would be minutes."""
+    context, before = fair
+    took = dict.fromkeys(before.proof.split.held_out, MOST_SECONDS)
+    slow = replace(context, repository=replace(context.python, took=took))
+    assert not sandboxes[0].run_until_complete(add_inputs(slow, before)).added

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import SuiteRun
 from etude.forge.install.checkout import Repo
 from etude.forge.origins.deletion.propose import delete
 from etude.forge.steps.choose_functions import FunctionSet
@@ -132,3 +134,22 @@ def test_a_task_with_too_few_fair_tests_is_refused(fair: Make) -> None:
     with pytest.raises(Refused) as refused:
         fair("test_shown", "test_source")
     assert refused.value.reason == UNFAIR and "test_source" in refused.value.detail
+
+
+def test_no_more_solutions_run_than_are_wanted_unless_one_is_not_right(
+    fair: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    run = MakeContext.run_variants
+
+    async def counted(
+        self: MakeContext, variants: Sequence[Mapping[str, bytes | None]], *given: Any, **options: Any
+    ) -> list[SuiteRun]:
+        asked.append(len(variants))
+        return await run(self, variants, *given, **options)
+
+    monkeypatch.setattr(MakeContext, "run_variants", counted)
+    assert fair("test_shown", "test_message", "test_loud").solutions == 2 and asked == [2]
+    asked.clear()
+    fair("test_source", "test_shown", "test_loud")  # what is shown rejects a rewrite
+    assert asked == [2, 2]

@@ -365,6 +365,15 @@ def test_tests_run_with_their_answers_only_where_ids_hold_values(
     job = GradeJob(task, grounds.host, submission_of(task, task.reference), GraderSettings())
     answers, _ = grounds.run(find_answers(job))
     assert seeds == list(SEEDS) and not answers.ids
+    seeds.clear()
+    own = "\n\ndef test_text(cart):\n    assert open(__file__).read().count('== 177') > 1\n"
+    own += "    assert total(cart.add(100).add(77)) == 177\n"
+    tests = {"tests/test_cart.py": task.tests.text("tests/test_cart.py") + own}
+    task = repository_task(tests, fail_to_pass=["tests/test_cart.py::test_text"])
+    answers, _ = grounds.run(find_answers(dataclasses.replace(job, task=task)))
+    assert "test_text" in answers.left["tests/test_cart.py"]
+    # The count is asked for, then whether it is large, which without the answers it is not: one run tells that.
+    assert seeds == [*SEEDS, SEEDS[0], *SEEDS]
 
 
 def test_a_value_that_another_right_solution_does_not_share_is_not_asked_for(
