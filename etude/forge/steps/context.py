@@ -142,7 +142,9 @@ class Opening:
     async def plain(self) -> MakeContext:
         """The repository as it is, in its own environment."""
         if self._plain is None:
-            workspace = self.host.store.add(self.repo.tree)
+            # As tasks have it: only the environment says what is shown of the host, or tests would count as green that
+            # find a font or a program there that no task has.
+            workspace = self.host.store.add(self.repo.tree, shows=())
             self._plain = await self.context(self.environment, workspace, Files.scan(self.repo.tree))
             self._plain.unsteady.update(self._plain.repository.timing_tests())
         return self._plain

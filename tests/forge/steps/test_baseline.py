@@ -48,6 +48,7 @@ def test_tests_that_end_the_process_belong_to_no_task_and_the_others_do(
     green = context.base.green
     assert "tests/test_abort.py::test_steady" in green and len(green) > 20
     assert not any(test.startswith(("tests/test_zone.py", "tests/test_exit.py")) for test in green)
+    assert context.workspace.shows == ()  # what is seen of the host is the environment's to say, as in tasks
     run = sandboxes[0].run_until_complete(context.run_tests({}))
     assert run.passed == set(green)
     again = opened(sandboxes, tiny_environment, tmp_path, {})  # from the file beside the environment
