@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from etude.core import durable
 from etude.core.errors import EtudeError
@@ -22,6 +22,8 @@ from etude.tasks.environment.services import PREFIX as PREFIX
 from etude.tasks.environment.services import Service, read_services
 
 _FOLDER = "environments"
+# Tests that may be left out because the suite does not come to its end with them; with more it needs something else.
+MOST_LEFT_OUT: Final = 3
 
 
 @dataclass(frozen=True)
@@ -97,3 +99,9 @@ def with_digest(made: Environment) -> Environment:
     """The environment under the name that its contents give it."""
     digest = environment_digest(made.layer, made.lock, made.paths, made.suite, made.env, made.version, made.services)
     return replace(made, digest=digest)
+
+
+def without_test(made: Environment, test: str) -> Environment:
+    """The environment whose suite leaves out a test, or a whole file."""
+    options = (*made.suite.options, "--deselect" if "::" in test else "--ignore", test)
+    return with_digest(replace(made, suite=replace(made.suite, options=options)))

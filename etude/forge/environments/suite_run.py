@@ -51,11 +51,17 @@ class SuiteRun:
     # and what a busy machine kept it waiting for one.
     took: dict[str, float] = field(default_factory=dict)
     endless: str = ""  # the test that was running when the time was up
+    crashed: str = ""  # the test that was running, or the file that was read, when the suite's process ended
     records: dict[str, str] = field(default_factory=dict)  # test -> what it recorded, as JSON; only where asked for
 
     @property
     def passed(self) -> set[str]:
         return {name for name, outcome in self.outcomes.items() if outcome == "passed"}
+
+    @property
+    def culprit(self) -> str:
+        """The test, or the file, that kept the run from its end, where it is known."""
+        return self.endless or self.crashed
 
 
 async def run_suite(
@@ -207,7 +213,11 @@ def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> Suit
     if endless and reason:
         late = f"{reason}: " if result.timed_out else ""
         reason = f"{late}the test {endless} does not come to its end"
-    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took, endless, records)
+    # Memory is used up by all tests together.
+    crashed = running if ended is None and not (endless or result.timed_out or result.oom) else ""
+    if crashed:
+        reason += f", while {crashed} ran"
+    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took, endless, crashed, records)
 
 
 def _reason(result: CommandResult, ended: int | None, timeout: float) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from etude.forge.environments.environment import Environment, with_digest
+from etude.forge.environments.environment import MOST_LEFT_OUT, Environment, without_test
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.install.result import InstallFailed
 from etude.forge.install.target_commands import Proposal
@@ -26,7 +26,6 @@ FEWEST: Final = 10  # tests that pass
 SHARE: Final = 0.9  # of those that passed or failed
 TIMES: Final = 2
 LONGEST_TEST: Final = 30.0  # seconds for one test, or a tenth of the suite's time where that is more
-MOST_ENDLESS: Final = 3  # tests that may be left out because they never end; with more the suite needs something else
 _LIMITS: Final = SandboxLimits(memory=2 << 30, disk=1 << 30)
 _TARGET_SECONDS: Final = 120.0
 _MOST_NAMED: Final = 3
@@ -61,21 +60,23 @@ async def verify(
 ) -> Verified:
     """Raises `InstallFailed` with the first thing that is not as it should be."""
     runs: list[SuiteRun] = []
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}
     while len(runs) < TIMES:
         count = f", {len(runs[-1].outcomes)} tests in {runs[-1].seconds:.0f} s" if runs else ""
         note(f"tests, run {len(runs) + 1} of {TIMES}{count}")
         run = await run_suite(
             host, environment, workspace, timeout=suite_seconds, test_seconds=max(LONGEST_TEST, suite_seconds / 10)
         )
-        # One test that waits for what a sandbox does not have must not cost the whole repository.
-        if not run.complete and run.endless and len(left_out) < MOST_ENDLESS:
-            left_out.append(run.endless)
-            note(f"{run.endless} does not come to its end, and is left out")
-            options = (*environment.suite.options, "--deselect", run.endless)
-            environment = with_digest(replace(environment, suite=replace(environment.suite, options=options)))
+        # One test that waits for what a sandbox does not have, or aborts, must not cost the whole repository.
+        if not run.complete and run.culprit and len(left_out) < MOST_LEFT_OUT:
+            left_out[run.culprit] = run.reason
+            note(f"{run.reason}: {run.culprit} is left out")
+            environment = without_test(environment, run.culprit)
             runs.clear()
             continue
+        # A whole file counts as one that cannot be collected does.
+        files = {name: why for name, why in left_out.items() if "::" not in name}
+        run = replace(run, outcomes=run.outcomes | dict.fromkeys(files, "error"), texts=run.texts | files)
         check_run(run, workspace, suite_seconds)
         runs.append(run)
     commands: list[str] = []
@@ -87,8 +88,8 @@ async def verify(
     outcomes = _agreed(runs)
     verified = replace(environment, outcomes=outcomes, seconds=round(min(run.seconds for run in runs), 3))
     failed = _weight([name for name, outcome in outcomes.items() if outcome == "failed"], workspace)
-    endless = (f"left out, as they do not come to their end: {', '.join(left_out)}",) if left_out else ()
-    return Verified(verified, tuple(commands), list(outcomes.values()).count("passed"), failed, endless)
+    notes = (f"left out, as the suite does not come to its end with them: {', '.join(left_out)}",) if left_out else ()
+    return Verified(verified, tuple(commands), list(outcomes.values()).count("passed"), failed, notes)
 
 
 def check_run(run: SuiteRun, workspace: Layer, seconds: float) -> None:
@@ -97,8 +98,9 @@ def check_run(run: SuiteRun, workspace: Layer, seconds: float) -> None:
         ended = f"{len(run.outcomes)} tests had ended by then"
         raise InstallFailed(f"{run.reason}: {ended}; {_more_time(seconds)}", final=True)
     if not run.complete:
-        advice = f" ({MOST_ENDLESS} others are left out already); {_more_time(seconds)}" if run.endless else ""
-        raise InstallFailed(run.reason + advice, final=bool(run.endless))
+        others = f" ({MOST_LEFT_OUT} others are left out already)" if run.culprit else ""
+        advice = f"; {_more_time(seconds)}" if run.endless else ""
+        raise InstallFailed(run.reason + others + advice, final=bool(run.endless))
     passed = len(run.passed)
     wrong = [name for name, outcome in run.outcomes.items() if outcome in ("failed", "error")]
     wanting = {name for name in wrong if _WANTING.search(run.texts.get(name, ""))}

@@ -2,7 +2,8 @@
 
 A run by itself, one that is traced, and several at once, each with another hash seed, order and time zone, so that
 tests that measure time or share something with their neighbours show it. A test that fails in any of them belongs to
-no task. Kept beside the environment, under the digests of environment and workspace. Knows nothing about candidates.
+no task, and one that ends the suite's process is left out, so that the others run. Kept beside the environment, under
+the digests of environment and workspace. Knows nothing about candidates.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.forge.environments.environment import Environment
+from etude.forge.environments.environment import MOST_LEFT_OUT, Environment, without_test
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
@@ -43,6 +45,7 @@ class Baseline:
     traces: dict[str, frozenset[str]]  # "" is what collecting ran
     took: dict[str, float]  # as a run has it, in the plain run
     seconds: float  # of that run
+    left_out: tuple[str, ...] = ()  # tests and files that ended the process of the suite: it runs without them
 
     @property
     def busy(self) -> float:
@@ -75,13 +78,19 @@ async def baseline(
 async def _measure(
     host: StoringHost, environment: Environment, workspace: Layer, note: Callable[[str], None]
 ) -> Baseline:
+    left_out: dict[str, None] = {}
+
     async def run(seed: int, order: int | None, zone: str, trace: Sequence[str] | None = None) -> SuiteRun:
-        found = await run_suite(
-            host, environment, workspace, hash_seed=seed, order=order, zone=zone, trace=trace, timeout=TIMEOUT
-        )
-        if not found.complete:
-            raise EtudeError(f"the tests of {environment.repo} cannot be told from each other: {found.reason}")
-        return found
+        asked: dict[str, Any] = {"hash_seed": seed, "order": order, "zone": zone, "trace": trace, "timeout": TIMEOUT}
+        for more in reversed(range(MOST_LEFT_OUT + 1)):
+            found = await run_suite(host, reduce(without_test, left_out, environment), workspace, **asked)
+            if found.complete:
+                return found
+            if not (found.crashed and more):
+                break
+            note(f"{found.reason}: {found.crashed} is left out")
+            left_out[found.crashed] = None
+        raise EtudeError(f"the tests of {environment.repo} cannot be told from each other: {found.reason}")
 
     count = len(environment.outcomes)
     async with telling(note, f"baseline, run 1 of 3: {count} tests", environment.seconds):
@@ -112,7 +121,7 @@ async def _measure(
     green = tuple(sorted(always))
     traces = {test: frozenset(traced.traces.get(test, ())) for test in ("", *green)}
     took = {name: alone.took.get(name, 0.0) for name in ("", *green, *{test.partition("::")[0] for test in green})}
-    return Baseline(green, tuple(sorted(ever - always)), traces, took, alone.seconds)
+    return Baseline(green, tuple(sorted(ever - always)), traces, took, alone.seconds, tuple(left_out))
 
 
 @asynccontextmanager
@@ -141,6 +150,7 @@ def _save(path: Path, made: Baseline) -> None:
         "green": made.green,
         "unsteady": made.unsteady,
         "seconds": made.seconds,
+        "left_out": made.left_out,
         "took": made.took,
         "functions": names,
         "traces": {test: sorted(number[name] for name in reached) for test, reached in made.traces.items()},
@@ -156,6 +166,7 @@ def _load(path: Path) -> Baseline | None:
             return None
         names = facts["functions"]
         traces = {test: frozenset(names[one] for one in reached) for test, reached in facts["traces"].items()}
-        return Baseline(tuple(facts["green"]), tuple(facts["unsteady"]), traces, facts["took"], facts["seconds"])
+        unsteady, left_out = tuple(facts["unsteady"]), tuple(facts.get("left_out", ()))
+        return Baseline(tuple(facts["green"]), unsteady, traces, facts["took"], facts["seconds"], left_out)
     except (OSError, ValueError, KeyError, IndexError):  # not there, or cut short: made again
         return None

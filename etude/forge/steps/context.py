@@ -33,7 +33,7 @@ ORIGINS: Final = ("deletion", "bug", "commit")
 PROMPT_STYLES: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")
 SLOWER: Final = 10  # times as long as the slowest test took: a machine may be busier than it was
 SHORTEST_LIMIT: Final = 10.0  # seconds, for tests that took next to nothing
-HANGS: Final = 2  # candidates at which the same test never ended, after which it runs for none
+HANGS: Final = 2  # candidates at which the suite did not come to its end with a test, after which it runs for none
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class MakeContext:
     request: MakeRequest
     history: Path | None = None
     unsteady: set[str] = field(default_factory=set)  # tests that no task relies on: they take the time, or failed since
-    hangs: Counter[str] = field(default_factory=Counter)  # tests that never ended, with the number of candidates
+    # Tests that never ended, or ended the process of the suite, with the number of candidates.
+    hangs: Counter[str] = field(default_factory=Counter)
     known: KnownTasks = field(default_factory=KnownTasks)  # tasks that were made
     left_out: list[LeftOut] = field(default_factory=list)  # what origins do not propose, until it is journalled
     note: Callable[[str], None] = lambda _: None  # hears what is being done
@@ -81,8 +82,8 @@ class MakeContext:
 
     @property
     def endless(self) -> set[str]:
-        """Tests that wait for ever whatever is broken. One such test must not cost a repository all its tasks: it
-        belongs to none, and no run asks for it."""
+        """Tests with which the suite does not come to its end whatever is broken. One such test must not cost a
+        repository all its tasks: it belongs to none, and no run asks for it."""
         return {test for test, count in self.hangs.items() if count >= HANGS}
 
     async def run_tests(
@@ -103,7 +104,7 @@ class MakeContext:
             tests = [test for test in self.base.green if test not in self.endless]
         run = await run_suite(self.host, environment, self.workspace, changes=changes, tests=tests, **limits)
         if not run.complete and not partly:
-            self.hangs.update([run.endless] if run.endless else [])
+            self.hangs.update([run.culprit] if run.culprit else [])
             self.unsteady.update(self.endless)
             raise Refused("the suite does not come to its end", run.reason)
         return run
@@ -141,7 +142,9 @@ class Opening:
     async def plain(self) -> MakeContext:
         """The repository as it is, in its own environment."""
         if self._plain is None:
-            workspace = self.host.store.add(self.repo.tree)
+            # As tasks have it: only the environment says what is shown of the host, or tests would count as green that
+            # find a font or a program there that no task has.
+            workspace = self.host.store.add(self.repo.tree, shows=())
             self._plain = await self.context(self.environment, workspace, Files.scan(self.repo.tree))
             self._plain.unsteady.update(self._plain.repository.timing_tests())
         return self._plain
@@ -160,6 +163,7 @@ class Opening:
         base = replace(base, green=green)
         repository = language(repo.name, repo.version, files, environment, green, base.traces, base.took)
         made = MakeContext(repository, base, workspace, self.host, self.request, history=repo.history, known=self.known)
+        made.hangs.update(dict.fromkeys(base.left_out, HANGS))
         return replace(made, note=self.note)
 
 

@@ -8,17 +8,19 @@ framework or forges its result passes it, and is known by that. Works on text al
 from __future__ import annotations
 
 import ast
+import math
 import random
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 from etude.tasks.grading.test_source import EQUALITIES, OPPOSITES, is_literal, parsed
 
 NEVER_RAISED = "BufferError"
+LARGE: Final = 1e15  # a float from which on a step of 1 can be lost in its rounding
 
 
 @dataclass(frozen=True)
@@ -232,10 +234,12 @@ def _other(value: Any, rng: random.Random) -> Any:
     if isinstance(value, int):
         # Small steps: the result of an off-by-one must look as likely as the right one.
         return value + rng.choice((-1, 1)) * rng.choice((1, 1, 1, 2, 3, 5, 9, 10))
+    if isinstance(value, float) and abs(value) >= LARGE:
+        return value / rng.choice((2, 5, 10)) if math.isfinite(value) else 0.0
     if isinstance(value, float):
         return value + rng.choice((-1.0, 1.0)) * rng.choice((1.0, 2.0, 10.0))
     if isinstance(value, complex):
-        return value + 1
+        return complex(_other(value.real, rng), value.imag)
     if isinstance(value, str):
         return _other_text(value, rng)
     if isinstance(value, bytes):

@@ -4,9 +4,9 @@
                    (`code`) that are to do something else than their files say, and whose code may not be
                    read (`unread`) by what has this file name, nor copied (`watched`: functions by file), nor
                    run in another program (`programs`: false); and whether tests record values (`record`)
-    descriptor 1   "ready", for each test a line when it begins and one with its outcome, or "endless" for one that
-                   takes longer than any may (`test_seconds`), which ends the run; then what each test took, or reached;
-                   then "done"
+    descriptor 1   "ready", a line for each file that is read; for each test one when it begins and one with its
+                   outcome, or "endless" for one that takes longer than any may (`test_seconds`), which ends the run;
+                   then what each test took, or reached; then "done"
 
 Runs in a sandbox of its own, as the interpreter of the repository's environment.
 """
@@ -164,7 +164,7 @@ class Stopwatch:
 
 
 class Announcer:
-    """Says which test begins, before it does: the last one of a run that never ends is the one to blame."""
+    """Says which test begins, or which file is read: the last one of a run without an end is the one to blame."""
 
     def __init__(self, inner: repository.Watcher, say: Callable[..., None], seconds: float | None) -> None:
         self._inner, self._say, self._seconds = inner, say, seconds
@@ -182,6 +182,7 @@ class Announcer:
 
     def read(self, path: str) -> None:
         self._inner.read(path)
+        self._say(path, "began", "")
 
     def _stop(self, *given: object) -> None:
         # A test that set an alarm of its own may bring us here after its end.

@@ -128,6 +128,7 @@ def test_a_suite_that_cannot_run_or_never_ends_says_why(shop: Shop) -> None:
     assert not left.complete and "ended with 0" in left.reason
     left = shop.run(shop.layer(**{"tests/test_cart.py": "import os\n\n\ndef test_abort():\n    os.abort()\n"}))
     assert not left.complete and "Fatal Python error: Aborted" in left.reason
+    assert left.crashed == "tests/test_cart.py::test_abort" and left.crashed in left.reason
 
 
 def test_a_test_that_interrupts_fails_alone(shop: Shop) -> None:

@@ -152,7 +152,10 @@ def test_the_command_answers_in_json(good: tuple[Path, InstallResult], wheels: P
             r"9 of 22 tests fail \(all in tests/test_wrong\.py\): .*red",
         ),
         ("import nowhere\n" + "def test_a(): ...\n" * 3, "3 of 16 tests fail: tests/test_wrong.py: .*nowhere"),
-        ("import os\nos._exit(0)", "the suite ended with 0"),
+        (
+            "import os\nos._exit(0)\n" + "def test_a(): ...\n" * 3,
+            "3 of 16 tests fail: tests/test_wrong.py: the suite ended with 0, while",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_tests_is_named_in_the_verdict(
@@ -193,7 +196,7 @@ def test_a_repository_without_tests_is_discarded_before_anything_is_installed(
 def test_more_endless_tests_than_may_be_left_out_end_in_a_verdict(
     tiny: Tiny, wheels: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etude.forge.install.verify.MOST_ENDLESS", 0)
+    monkeypatch.setattr("etude.forge.install.verify.MOST_LEFT_OUT", 0)
     endless = "import time\n\ndef test_endless():\n    while True:\n        time.sleep(1)\n"
     root = tiny("slowpkg", {"tests/test_endless.py": endless})
     result = installed(root, wheels, store, suite_seconds=8.0, tries=5)
@@ -348,6 +351,16 @@ def test_a_test_that_never_ends_is_left_out_and_named(
     assert result.environment is not None
     assert "tests/test_more.py::test_waits" not in result.environment.outcomes
     assert result.environment.suite.options[-2:] == ("--deselect", "tests/test_more.py::test_waits")
+
+
+def test_what_ends_the_process_of_the_suite_is_left_out_and_named(tiny: Tiny, wheels: Path, store: Store) -> None:
+    aborts = "import os\n\ndef test_aborts():\n    os.abort()\n\ndef test_after():\n    pass\n"
+    files = {"tests/test_more.py": aborts, "tests/test_exit.py": "import os\n\nos._exit(3)\n"}
+    result = installed(tiny("abortpkg", files), wheels, store)
+    assert result.ok and result.passed == 13 and result.environment is not None, result.reason
+    left_out = ("--ignore", "tests/test_exit.py", "--deselect", "tests/test_more.py::test_aborts")
+    assert result.environment.suite.options[-4:] == left_out
+    assert any("tests/test_exit.py, tests/test_more.py::test_aborts" in note for note in result.notes)
 
 
 class _Failing:

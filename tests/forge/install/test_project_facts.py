@@ -222,3 +222,10 @@ def test_a_module_asks_only_for_what_the_project_or_our_table_names() -> None:
     assert requirements_of(text, named={"odd-name"}) == ["numpy", "odd_name", "PyYAML"]
     assert unknown_modules(text, named={"odd-name"}) == ["helpers_of_mine"]
     assert unknown_modules(text, own={"helpers_of_mine"}) == ["odd_name"]
+
+
+def test_of_packages_of_which_one_does_one_is_asked_for() -> None:
+    text = "pytest-qt requires either PySide6, PyQt5 or PyQt6 installed.\n"
+    text += "".join(f"  {name}: No module named '{name}'\n" for name in ("PyQt5", "PyQt6", "PySide6"))
+    assert requirements_of(text, named={"pyqt5", "pyqt6", "pyside6"}) == ["PyQt6"]
+    assert requirements_of(text, named={"pyside6"}) == ["PySide6"]

@@ -161,6 +161,9 @@ def test_other_values_are_different_and_of_the_same_kind() -> None:
         True,
         False,
         1.5,
+        1.5e20,
+        -1e308,
+        1e20 + 1j,
         "a",
         "",
         "Word",
@@ -182,6 +185,7 @@ def test_other_values_are_different_and_of_the_same_kind() -> None:
             assert type(new) is type(value)
             assert ast.literal_eval(spell(new, '"')) == new
     assert other_value(None, rng) == 0
+    assert other_value(float("inf"), rng) == 0.0
 
 
 def test_calls_that_any_test_could_make_are_found() -> None:

@@ -71,6 +71,9 @@ def requirements_of(text: str, own: Collection[str] = (), named: Collection[str]
     if _ZONE.search(text):
         found.append("tzdata")
     unique = {canonical(re.split(r"[<>=\[;]", each)[0]): each for each in found if each}
+    for alike in known["one_of"].values():
+        for name in [name for name in alike if name in unique][1:]:
+            del unique[name]
     return [each for name, each in unique.items() if _NAME.fullmatch(name)]
 
 

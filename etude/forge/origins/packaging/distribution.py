@@ -50,7 +50,7 @@ async def open_build(opening: Opening) -> BuildContext:
     files = without_metadata(Files.scan(opening.repo.tree))
     with host.store.scratch() as folder:
         files.write(folder / "files")
-        workspace = host.store.add(folder / "files")
+        workspace = host.store.add(folder / "files", shows=())
     context = await opening.context(environment, workspace, files)
     file = free_test_file(environment, files)
     kept = host.store.root / "environments" / f"{environment.digest[:32]}-{workspace.digest[:32]}.release.json"
