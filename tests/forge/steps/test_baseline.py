@@ -1,5 +1,5 @@
-"""What a suite does while nothing is broken is found out although some of its tests end the process, and without waiting
-for what could wait at the same time."""
+"""What a suite does while nothing is broken is found out although some of its tests end the process, and without
+waiting for what could wait at the same time."""
 
 from __future__ import annotations
 
