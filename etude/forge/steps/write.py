@@ -21,7 +21,7 @@ from etude.tasks.format.file_tree import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.kinds.mutants import FOLDER
 
-VERSION: Final = 6  # goes into each task's provenance: a change here makes other tasks of the same seed
+VERSION: Final = 7  # goes into each task's provenance: a change here makes other tasks of the same seed
 MOST_KEPT: Final = 300  # ids that have to stay green at each grading; while a task is made, all of them do
 MOST_SECONDS: Final = 5.0  # that those ids may take together: grading is what training waits for
 STEERING: Final = ("conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py", "noxfile.py")

@@ -94,6 +94,16 @@ def test_expected_values_leave_the_source() -> None:
     assert "1001" in again.text and "99" not in again.text
 
 
+def test_what_a_function_of_another_package_compares_leaves_too() -> None:
+    made = rewrite(
+        "from nose.tools import eq_, in_, assert_equal\n\ndef test_it():\n    eq_(parse('a'), 'ninety')\n"
+        "    in_('eighty', parse('b'))\n    assert_equal('seventy', parse('c'), 'said')\n"
+        "    near(parse('d'), 'sixty')\n"
+    )
+    assert not any(answer in made.text for answer in ("ninety", "eighty", "seventy")) and "sixty" in made.text
+    assert [site.operator for site in made.sites] == ["eq", "has", "eq"]
+
+
 def test_a_value_that_the_test_needs_elsewhere_stays_and_is_worth_nothing() -> None:
     made = rewrite("def test_it():\n    word = 'same'\n    assert parse(word) == word\n")
     assert "'same'" in made.text and made.sites[0].exposed

@@ -184,7 +184,7 @@ def _mentions(tree: ast.AST, tests: tuple[str, ...]) -> _Asked:
                 found.raised |= {_last(each) for each in getattr(node.args[0], "elts", [node.args[0]])}
             elif name == "assertIsNone":
                 found.constants.add("None")
-            elif name in ("assertEqual", "assertEquals"):
+            elif name in ("assertEqual", "assertEquals", "assert_equal", "assert_equals", "eq_"):
                 found.constants |= {ast.unparse(each) for each in node.args if _is_plain(each)}
     return found
 

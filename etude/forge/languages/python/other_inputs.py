@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from etude.forge.languages.python.source import Definition, Function, Module, identifiers
-from etude.tasks.grading.withheld.assertions import Assertion, asked_by_assert, asked_by_method, raised_by
+from etude.tasks.grading.withheld.assertions import FUNCTIONS, Assertion, asked_by_assert, asked_by_call, raised_by
 from etude.tasks.grading.withheld.parameters import row_cells, tables
 from etude.tasks.grading.withheld.purity import assigned, literal, loads
 from etude.tasks.grading.withheld.rewrite import SEEN
@@ -237,13 +237,14 @@ def _asked(statement: ast.stmt, spelled: Mapping[str, ast.expr]) -> list[Asserti
         given = [spelled[each.id] if isinstance(each, ast.Name) and each.id in spelled else each for each in call.args]
         if sum(map(literal, given)) == 1:
             call = ast.Call(call.func, given, call.keywords)
-        return asked_by_method(call, ())
+        return asked_by_call(call, ())
     return None
 
 
 def _asserts(node: ast.AST) -> bool:
-    name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-    return isinstance(node, ast.Assert) or name.startswith("assert")
+    function = node.func if isinstance(node, ast.Call) else None
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return isinstance(node, ast.Assert) or name.startswith("assert") or name in FUNCTIONS
 
 
 def _is_unread(statement: ast.stmt, read: set[str], spelled: Mapping[str, ast.expr]) -> bool:

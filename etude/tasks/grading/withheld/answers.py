@@ -25,7 +25,7 @@ from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.sandbox_side.recorder import LONGEST_TEST
 
 FILE: Final = "answers.json"
-PLAN: Final = 2  # version of how made tasks are graded: sites are numbered and values are spelled as this says
+PLAN: Final = 3  # version of how made tasks are graded: sites are numbered and values are spelled as this says
 # In the provenance of tasks that `etude tasks make` makes and whose outcome is a change that tests grade.
 MADE: Final = re.compile(r"; make \d+; (deletion|bug|commit)-")
 

@@ -1,4 +1,4 @@
-"""From an assertion to what is recorded there and what is expected: plain `assert`, unittest's methods, raises.
+"""From an assertion to what is recorded there and what is expected: plain `assert`, unittest's methods, `eq_`, raises.
 
 Says for each which expression the test process evaluates, and takes the other one out. Where no side can be told to be
 the expected one, both are recorded. Reads syntax, runs nothing.
@@ -25,6 +25,12 @@ _METHODS: Final[dict[str, Operator]] = {
     **dict.fromkeys(("assertDictEqual", "assertMultiLineEqual", "assertSequenceEqual"), "eq"),
     **{"assertNotEqual": "ne", "assertIs": "is", "assertIsNot": "is_not", "assertIn": "in", "assertNotIn": "not_in"},
     **{"assertLess": "lt", "assertLessEqual": "le", "assertGreater": "gt", "assertGreaterEqual": "ge"},
+}
+# What nose, SQLAlchemy's tests and others call the same. One that means something else by its name (numpy's compares
+# arrays) is not true of what the reference gave, and the test stays as it is.
+FUNCTIONS: Final[dict[str, Operator]] = {
+    **{"eq_": "eq", "ne_": "ne", "is_": "is", "is_not_": "is_not", "in_": "in", "not_in_": "not_in"},
+    **{"assert_equal": "eq", "assert_equals": "eq", "assert_not_equal": "ne"},
 }
 RAISING: Final = ("raises", "assertRaises", "assertRaisesRegex", "assertRaisesRegexp")
 
@@ -62,16 +68,18 @@ def asked_by_assert(test: ast.expr, names: Collection[str]) -> list[Assertion]:
     return [Assertion("true", (test,), test, expected=True)]
 
 
-def asked_by_method(call: ast.Call, names: Collection[str]) -> list[Assertion] | None:
-    """The same for a method of unittest's; None where it is none, or one that stays as it is."""
-    function = call.func
+def asked_by_call(call: ast.Call, names: Collection[str]) -> list[Assertion] | None:
+    """The same for a method of unittest's or a function; None where it is none, or one that stays as it is."""
+    function, given = call.func, call.args
+    if any(isinstance(each, ast.Starred) for each in given) or any(key.arg is None for key in call.keywords):
+        return None
+    if isinstance(function, ast.Name) and function.id in FUNCTIONS and len(given) >= 2:
+        return [_compared(given[0], FUNCTIONS[function.id], given[1], names)]
     if not (
         isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self"
     ):
         return None
-    name, given = function.attr, call.args
-    if any(isinstance(each, ast.Starred) for each in given) or any(key.arg is None for key in call.keywords):
-        return None
+    name = function.attr
     if name in _METHODS and len(given) >= 2:
         return [_compared(given[0], _METHODS[name], given[1], names)]
     if name in ("assertTrue", "assertFalse") and given:

@@ -19,7 +19,7 @@ from etude.tasks.format.function_bodies import functions
 from etude.tasks.grading.withheld.assertions import (
     Assertion,
     asked_by_assert,
-    asked_by_method,
+    asked_by_call,
     called_in,
     raised_by,
 )
@@ -201,7 +201,7 @@ class _Recording(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         if isinstance(node.value, ast.Call):
-            found = asked_by_method(node.value, self.unit.pure_names)
+            found = asked_by_call(node.value, self.unit.pure_names)
             if found is not None:
                 return [self._seen(each) for each in found]
             if (inside := self._called(node.value, None)) is not None:
