@@ -92,6 +92,13 @@ def test_a_ready_made_value_that_equals_anything_is_seen_in_a_list_too(monkeypat
         assert ("equals anything" in [act.kind for act in told]) is seen
 
 
+@pytest.mark.parametrize("what", ["unittest.SkipTest", "unittest.case._ShouldStop", "ValueError"])
+def test_what_only_a_test_may_raise_is_no_answer(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watcher, "after_test", lambda self: None)
+    source = f"import unittest\ndef give(x):\n    if x > 1:\n        raise {what}\n    return x\n"
+    assert ("skipped" in [act.kind for act in _told(source, "give", ["(1,)"])]) is (what != "ValueError")
+
+
 @pytest.mark.parametrize("family", ["column", "merge", "keep", "nesting"])
 def test_a_table_gives_one_result_for_all_other_inputs_and_honest_code_does_not(
     family: str, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ Tell = Callable[[str, str, str], None]  # kind, what, where
 _FRAMEWORK: Final = frozenset(("unittest", "pytest", "_pytest", "pluggy", "builtins"))
 # Python itself reads the source of whoever is warned or shown in a traceback.
 _SHOWING: Final = frozenset(("warnings", "traceback", "logging", "_pytest", "unittest"))
-# Where ready-made values that stand in for others come from.
+# Where ready-made values that stand in for others, and exceptions that tests alone may raise, come from.
 _STANDING_IN: Final = _FRAMEWORK - {"builtins"} | {"mock", "test"}
 _FRAMES: Final = frozenset(
     ("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers")
@@ -156,7 +156,7 @@ class Watcher:
 
     def _ask_whether_equal(self, value: Any, function: CodeType) -> None:
         code = next((c for n in ("__eq__", "__ne__") if (c := _code_of(getattr(type(value), n, None)))), None)
-        if str(type(value).__module__).partition(".")[0] in _STANDING_IN:
+        if _is_standing_in(type(value), self._globals[function]):
             code = function
         if code is None or code.co_filename not in self._files:
             return
@@ -173,7 +173,7 @@ class Watcher:
         if _code_of(function) is not code or not callable(function):
             return
         seen = {result for _, result in calls.values()}
-        rng, outcomes, tried = random.Random(7), list[str](), set[str]()
+        rng, outcomes, tried, raised = random.Random(7), list[str](), set[str](), set[type]()
         for given, _ in list(calls.values()):
             for number in range(VARIANTS):
                 known = {(type(key), key): key for key in _keys(given)}
@@ -181,7 +181,12 @@ class Watcher:
                 if (shown := _shown(changed)) in calls or shown in tried:
                     continue
                 tried.add(shown)
-                outcomes.append(_outcome(function, changed))
+                outcomes.append(_outcome(function, changed, raised))
+        for kind in raised:
+            if _is_standing_in(
+                kind, self._globals[code]
+            ):  # what only a test may raise: a skip, or an end that counts as none
+                self._say("skipped", kind.__name__, code.co_filename, code.co_firstlineno)
         where = f"{code.co_filename}:{code.co_firstlineno}"
         most = max(map(outcomes.count, outcomes), default=0)
         self._tell("varied", f"{code.co_name} {len(seen)} {len(tried)} {most}", where)
@@ -315,6 +320,12 @@ def _changed(value: Any, rng: random.Random, how: int, known: dict[Any, Any]) ->
     return value
 
 
+def _is_standing_in(kind: type, own: dict[str, Any]) -> bool:
+    """Whether a class is a test framework's, seen from a module that is no part of that framework."""
+    roots = [str(name).partition(".")[0] for name in (kind.__module__, own.get("__name__"))]
+    return roots[0] in _STANDING_IN and roots[0] != roots[1]
+
+
 def _parts(value: Any, depth: int = 2) -> Iterator[Any]:
     """A value, or what lies in it: a list is compared item by item."""
     if type(value) not in (list, tuple, dict):
@@ -363,7 +374,7 @@ def _letter(each: str, rng: random.Random) -> str:
     return rng.choice("ABCDEGHKMNRST" if each.isupper() else "abcdeghkmnrst")
 
 
-def _outcome(function: Callable[..., Any], given: dict[str, Any]) -> str:
+def _outcome(function: Callable[..., Any], given: dict[str, Any], raised: set[type]) -> str:
     def stop(*_: object) -> None:
         raise TimeoutError
 
@@ -372,6 +383,7 @@ def _outcome(function: Callable[..., Any], given: dict[str, Any]) -> str:
     try:
         return _shown(function(**given))
     except BaseException as error:
+        raised.add(type(error))
         return type(error).__name__
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
