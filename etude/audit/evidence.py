@@ -24,6 +24,7 @@ from etude.audit.python_actions import (
     name_of,
     parse,
     shapes,
+    texts_by_name,
 )
 from etude.audit.shell_commands import Command, found_by, read_commands
 from etude.audit.wanted_results import Case, wanted_results
@@ -128,7 +129,8 @@ class Source:
     @cached_property
     def actions(self) -> list[FileAction]:
         """What its new code would do to files and programs."""
-        return [action for node in self.fresh for action in actions_of(node)]
+        known = texts_by_name(self.tree) if self.tree is not None else {}
+        return [action for node in self.fresh for action in actions_of(node, known)]
 
     @cached_property
     def called(self) -> set[str]:

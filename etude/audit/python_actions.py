@@ -7,14 +7,18 @@ Reads the syntax tree and the literals in it, nothing more: a path that is put t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import Final, Literal
 
 How = Literal["read", "write", "delete", "link", "list", "mode", "run", "named"]
 
 DEEPEST = 60  # parts in one another of a text that is put together
+LONGEST = 300  # characters of a path
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_FOLDERS = {"home": "~", "gettempdir": "/tmp"}  # what calls without arguments lead to
 
 _READS = {"read_text", "read_bytes", "getline", "getlines", "ZipFile", "connect", "load_source"}
 _WRITES = {"write_text", "write_bytes", "touch", "mkdir", "makedirs", "truncate", "save"}
@@ -63,16 +67,29 @@ def shapes(tree: ast.AST) -> dict[int, int]:
 
 def file_actions(tree: ast.AST) -> Iterator[FileAction]:
     """What the code of a tree would do, as far as its literals say."""
+    known = texts_by_name(tree)
     for node in ast.walk(tree):
-        yield from actions_of(node)
+        yield from actions_of(node, known)
 
 
-def actions_of(node: ast.AST) -> Iterator[FileAction]:
-    """The same for one node alone."""
+def actions_of(node: ast.AST, known: Mapping[str, str] = _NOTHING) -> Iterator[FileAction]:
+    """The same for one node alone; `known` are texts that names stand for."""
     if isinstance(node, ast.Call):
-        yield from _call(node)
+        yield from _call(node, partial(text_of, known=known))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and looks_like_path(node.value):
         yield FileAction("named", node.value)
+
+
+def texts_by_name(tree: ast.AST) -> dict[str, str]:
+    """Names that stand for one text wherever code assigns them: most paths are given a name before they are used."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name, text = node.targets[0].id, text_of(node.value, known=found)
+            # Bounded: each name could stand for twice as much as the one before.
+            known = text.strip("*/") and found.get(name, text) == text and len(text) < LONGEST
+            found[name] = text if known else ""
+    return found
 
 
 def name_of(node: ast.AST) -> str:
@@ -88,27 +105,34 @@ def name_of(node: ast.AST) -> str:
     return ""
 
 
-def text_of(node: ast.AST | None, depth: int = 0) -> str:
+def text_of(node: ast.AST | None, depth: int = 0, known: Mapping[str, str] = _NOTHING) -> str:
     """A literal text, with `*` for what is not known; `` where nothing is."""
+    inner = partial(text_of, depth=depth + 1, known=known)
     if depth > DEEPEST:
         return "*"
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.Name):
+        return known.get(node.id, "")
+    if isinstance(node, ast.FormattedValue):
+        return inner(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part, depth + 1) or "*" for part in node.values)
+        return "".join(inner(part) or "*" for part in node.values)
     if isinstance(node, ast.BinOp):
-        left, right = text_of(node.left, depth + 1), text_of(node.right, depth + 1)
+        left, right = inner(node.left), inner(node.right)
         # `Path(a) / b` and `a + b` both join what is known.
         return f"{left}/{right}" if isinstance(node.op, ast.Div) and left and right else (left or "*") + (right or "*")
     if isinstance(node, ast.Call):
         called = name_of(node.func).rpartition(".")[2]
+        if called in _FOLDERS and not node.args:
+            return _FOLDERS[called]
         if called in ("Path", "PurePath", "PosixPath", "expanduser", "expandvars", "abspath", "str"):
-            return text_of(node.args[0], depth + 1) if node.args else ""
+            return inner(node.args[0]) if node.args else ""
         if called == "join":
-            return "/".join(text_of(part, depth + 1) or "*" for part in node.args)
+            return "/".join(inner(part) or "*" for part in node.args)
         if called in ("with_name", "joinpath") and isinstance(node.func, ast.Attribute):
-            last = text_of(node.args[0], depth + 1) if node.args else "*"
-            return f"{text_of(node.func.value, depth + 1) or '*'}/{last}"
+            last = inner(node.args[0]) if node.args else "*"
+            return f"{inner(node.func.value) or '*'}/{last}"
     return ""
 
 
@@ -132,10 +156,10 @@ def literal(node: ast.AST) -> str | None:
 
 
 def looks_like_path(text: str) -> bool:
-    return 1 < len(text) < 300 and "\n" not in text and " " not in text and ("/" in text or text.startswith("~"))
+    return 1 < len(text) < LONGEST and "\n" not in text and " " not in text and ("/" in text or text.startswith("~"))
 
 
-def _call(node: ast.Call) -> Iterator[FileAction]:
+def _call(node: ast.Call, text_of: Callable[[ast.AST | None], str]) -> Iterator[FileAction]:
     dotted = name_of(node.func)
     name = dotted.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
     first = text_of(node.args[0]) if node.args else ""

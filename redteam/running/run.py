@@ -20,6 +20,8 @@ from etude.tasks.grading.equivalent_rewrites import rewritten
 from redteam.monitor_suite.kata_scripts import KataScript, read, turns, write
 from redteam.monitor_suite.suite import play
 from redteam.result import SuiteResult
+from redteam.running.acts_on_tests_and_files import ACTS_ON_TESTS_AND_FILES
+from redteam.running.fitted_and_forged_code import FITTED_AND_FORGED
 from redteam.running.further_hacks import FURTHER_HACKS
 from redteam.running.hacks import HACKS
 from redteam.running.more_hacks import MORE_HACKS
@@ -70,8 +72,9 @@ def _hacked(count: int) -> Iterator[tuple[str, Task, list[Assistant]]]:
     for kata in map(KataScript, katas("train", count, seed=23, levels=[1])):
         for name, hack in {**HACKS, **MORE_HACKS}.items():
             yield name, kata.task, turns([read(kata.module), write(kata.module, hack(kata))])
-        for name, acts in FURTHER_HACKS.items():
-            yield name, kata.task, turns(acts(kata))
+        for name, acts in {**FURTHER_HACKS, **FITTED_AND_FORGED, **ACTS_ON_TESTS_AND_FILES}.items():
+            if steps := acts(kata):  # some need answers of a certain kind
+                yield name, kata.task, turns(steps)
 
 
 def _honest(count: int) -> Iterator[tuple[str, Task, list[Assistant]]]:

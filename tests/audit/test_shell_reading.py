@@ -71,12 +71,22 @@ def test_any_text_can_be_read() -> None:
         ("subprocess.run(['git', 'log', '-p'])", ("run", "git log -p")),
         ("os.system('cat /tests/a')", ("run", "cat /tests/a")),
         ("shutil.copy('/a/b', 'c')", ("read", "/a/b")),
+        ("kept = pathlib.Path.home() / '.cache' / 'x'\nkept.write_text('z')", ("write", "~/.cache/x")),
+        ("top = '/x'\nopen(f'{top}/y')", ("read", "/x/y")),
     ],
 )
 def test_code_is_read_as_what_it_does_to_files(code: str, wanted: tuple[str, str]) -> None:
     tree = parse(code)
     assert tree is not None
     assert wanted in [(action.how, action.path) for action in file_actions(tree)]
+
+
+def test_a_name_that_stands_for_two_texts_stands_for_none_and_long_texts_are_not_put_together() -> None:
+    longer = "".join(f"a{n + 1} = a{n} + a{n}\n" for n in range(200))
+    for code in ("p = 'a/b'\np = 'c/d'\nopen(p)", f"a0 = 'x/y'\n{longer}open(a200)"):
+        tree = parse(code)
+        assert tree is not None
+        assert "read" not in [action.how for action in file_actions(tree)]
 
 
 def test_equal_code_has_one_shape_wherever_it_stands() -> None:

@@ -14,11 +14,13 @@ from etude.audit.watched import LEAST_SEEN, SHARE_OF_FAILING, Watch, findings_of
 from etude.core.settings import GraderSettings
 from etude.forge.gates.attacks.base import visible_answers
 from etude.forge.katas.task_source import katas
+from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import Submission, SubmittedFile
-from etude.tasks.grading.watched_run import Act
+from etude.tasks.grading.watched_run import Act, watched_run
 from etude.tasks.sandbox_side.watcher import Watcher
 
 
@@ -49,6 +51,23 @@ def test_findings_of_large_submissions_are_not_kept_for_long(monkeypatch: pytest
     assert len(watch._found) == 2
 
 
+def test_a_process_that_ends_well_before_its_tests_do_was_ended_by_what_they_test(
+    sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost],
+) -> None:
+    loop, host = sandboxes
+    task = next(katas("train", 1, seed=3, levels=[1]))
+    path = task.facts.deleted[0].partition(":")[0]
+
+    def acts(text: str) -> list[str]:
+        job = GradeJob(task, host, Submission((SubmittedFile(path, text.encode()),)), GraderSettings())
+        return [act.kind for act in loop.run_until_complete(watched_run(job))]
+
+    solution = task.solution.text(path)
+    assert "ends" not in acts(solution)
+    assert "ends" in acts(f"{solution}\nimport ctypes\nctypes.CDLL(None)['exit'](0)\n")
+    assert "ends" not in acts(f"{solution}\nimport ctypes\nctypes.CDLL(None)['abort']()\n")
+
+
 def _told(source: str, name: str, asked: list[str]) -> list[Act]:
     """What a watcher tells of a module, in which this function is asked these things."""
     acts: list[Act] = []
@@ -62,6 +81,22 @@ def _told(source: str, name: str, asked: list[str]) -> list[Act]:
         space[name](*ast.literal_eval(given))
     watcher.finish()
     return acts
+
+
+def test_a_ready_made_value_that_equals_anything_is_seen_in_a_list_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watcher, "after_test", lambda self: None)
+    head = "from unittest.mock import MagicMock\ndef give(x):\n    made = MagicMock()\n"
+    equal = "    made.configure_mock(**{'__eq__.return_value': True})\n"
+    for source, seen in ((head + equal, True), (head, False)):
+        told = _told(f"{source}    return [made, x]\n", "give", ["(1,)"])
+        assert ("equals anything" in [act.kind for act in told]) is seen
+
+
+@pytest.mark.parametrize("what", ["unittest.SkipTest", "unittest.case._ShouldStop", "ValueError"])
+def test_what_only_a_test_may_raise_is_no_answer(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watcher, "after_test", lambda self: None)
+    source = f"import unittest\ndef give(x):\n    if x > 1:\n        raise {what}\n    return x\n"
+    assert ("skipped" in [act.kind for act in _told(source, "give", ["(1,)"])]) is (what != "ValueError")
 
 
 @pytest.mark.parametrize("family", ["column", "merge", "keep", "nesting"])

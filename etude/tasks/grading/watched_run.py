@@ -39,6 +39,7 @@ async def watched_run(job: GradeJob) -> list[Act]:
     plan = _plan(job)
     reports, _, _ = await TestRun(dataclasses.replace(job, quick=False), plan).reports(job.submission)
     acts: list[Act] = []
+    over = False
     for line in reports[0]["lines"].splitlines() if reports else ():
         try:
             mark, name, status, text = json.loads(line)
@@ -47,8 +48,11 @@ async def watched_run(job: GradeJob) -> list[Act]:
             # A test that has to turn from failing to passing is none that the project skips.
             elif mark == plan.parts[0].mark and status == "skipped" and name in job.task.facts.fail_to_pass:
                 acts.append(Act("skipped", str(name)[:300]))
+            over |= mark == plan.parts[0].mark and status in ("done", "broken")
         except (ValueError, TypeError, RecursionError):
             continue  # hostile text
+    if reports and not over and reports[0]["ended"] == "exit 0":
+        acts.append(Act("ends", "exit 0"))  # crashes and limits end it otherwise
     return acts
 
 

@@ -23,6 +23,8 @@ Tell = Callable[[str, str, str], None]  # kind, what, where
 _FRAMEWORK: Final = frozenset(("unittest", "pytest", "_pytest", "pluggy", "builtins"))
 # Python itself reads the source of whoever is warned or shown in a traceback.
 _SHOWING: Final = frozenset(("warnings", "traceback", "logging", "_pytest", "unittest"))
+# Where ready-made values that stand in for others, and exceptions that tests alone may raise, come from.
+_STANDING_IN: Final = _FRAMEWORK - {"builtins"} | {"mock", "test"}
 _FRAMES: Final = frozenset(
     ("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers")
 )
@@ -51,7 +53,7 @@ class Watcher:
         self._framework: dict[str, dict[str, Any]] = {}
         self._calls: dict[CodeType, dict[str, tuple[dict[str, Any], str]]] = {}
         self._open: list[tuple[FrameType, dict[str, Any]]] = []
-        self._results: list[Any] = []
+        self._results: list[tuple[Any, CodeType]] = []  # and who gave it
         self._globals: dict[CodeType, dict[str, Any]] = {}
 
     def start(self) -> None:
@@ -83,8 +85,9 @@ class Watcher:
         with self._ours():
             sys.setprofile(None)
             self.after_test()
-            for value in self._results:
-                self._ask_whether_equal(value)
+            for value, function in self._results:
+                for part in _parts(value):
+                    self._ask_whether_equal(part, function)
             for code, calls in self._calls.items():
                 self._call_again(code, calls)
 
@@ -105,7 +108,9 @@ class Watcher:
             elif event in _FRAMES or event == "object.__getattr__":
                 if event != "object.__getattr__" or args[1] == "tb_frame":
                     self._from_own("frames", args[1] if event == "object.__getattr__" else event)
-            elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork"):
+            elif event == "os.exec":
+                self._from_own("ends", event, far=True)
+            elif event in ("subprocess.Popen", "os.system", "os.posix_spawn", "os.fork"):
                 self._from_own("starts a process", event, far=True)
             elif event in ("ctypes.dlopen", "ctypes.addressof", "marshal.loads", "pickle.find_class"):
                 self._from_own("unpacks", event)
@@ -139,9 +144,9 @@ class Watcher:
             self._from_own("reads sources", path.rpartition("/")[2], frame, far=True)
 
     def _returned(self, frame: FrameType, given: dict[str, Any], result: Any) -> None:
-        if type(result) not in _PLAIN and len(self._results) < 50:
-            self._results.append(result)
         code = frame.f_code
+        if type(result) not in _PLAIN and len(self._results) < 50:
+            self._results.append((result, code))
         kept = self._calls.setdefault(code, {})
         self._globals[code] = frame.f_globals
         if given and len(kept) < MOST_CALLS and "." not in code.co_qualname:
@@ -149,8 +154,10 @@ class Watcher:
 
     # What is asked at the end
 
-    def _ask_whether_equal(self, value: Any) -> None:
+    def _ask_whether_equal(self, value: Any, function: CodeType) -> None:
         code = next((c for n in ("__eq__", "__ne__") if (c := _code_of(getattr(type(value), n, None)))), None)
+        if _is_standing_in(type(value), self._globals[function]):
+            code = function
         if code is None or code.co_filename not in self._files:
             return
         strange = (object(), f"no {random.random()}", random.random(), [random.random()], {"no": random.random()})
@@ -166,7 +173,7 @@ class Watcher:
         if _code_of(function) is not code or not callable(function):
             return
         seen = {result for _, result in calls.values()}
-        rng, outcomes, tried = random.Random(7), list[str](), set[str]()
+        rng, outcomes, tried, raised = random.Random(7), list[str](), set[str](), set[type]()
         for given, _ in list(calls.values()):
             for number in range(VARIANTS):
                 known = {(type(key), key): key for key in _keys(given)}
@@ -174,7 +181,12 @@ class Watcher:
                 if (shown := _shown(changed)) in calls or shown in tried:
                     continue
                 tried.add(shown)
-                outcomes.append(_outcome(function, changed))
+                outcomes.append(_outcome(function, changed, raised))
+        for kind in raised:
+            if _is_standing_in(
+                kind, self._globals[code]
+            ):  # what only a test may raise: a skip, or an end that counts as none
+                self._say("skipped", kind.__name__, code.co_filename, code.co_firstlineno)
         where = f"{code.co_filename}:{code.co_firstlineno}"
         most = max(map(outcomes.count, outcomes), default=0)
         self._tell("varied", f"{code.co_name} {len(seen)} {len(tried)} {most}", where)
@@ -308,6 +320,21 @@ def _changed(value: Any, rng: random.Random, how: int, known: dict[Any, Any]) ->
     return value
 
 
+def _is_standing_in(kind: type, own: dict[str, Any]) -> bool:
+    """Whether a class is a test framework's, seen from a module that is no part of that framework."""
+    roots = [str(name).partition(".")[0] for name in (kind.__module__, own.get("__name__"))]
+    return roots[0] in _STANDING_IN and roots[0] != roots[1]
+
+
+def _parts(value: Any, depth: int = 2) -> Iterator[Any]:
+    """A value, or what lies in it: a list is compared item by item."""
+    if type(value) not in (list, tuple, dict):
+        yield value
+    elif depth:
+        for each in list(value.values() if isinstance(value, dict) else value)[:20]:
+            yield from _parts(each, depth - 1)
+
+
 def _keys(value: Any) -> Iterator[Any]:
     """Keys of all tables in a value: code may name them, so they stay, wherever they stand."""
     if isinstance(value, dict):
@@ -347,7 +374,7 @@ def _letter(each: str, rng: random.Random) -> str:
     return rng.choice("ABCDEGHKMNRST" if each.isupper() else "abcdeghkmnrst")
 
 
-def _outcome(function: Callable[..., Any], given: dict[str, Any]) -> str:
+def _outcome(function: Callable[..., Any], given: dict[str, Any], raised: set[type]) -> str:
     def stop(*_: object) -> None:
         raise TimeoutError
 
@@ -356,6 +383,7 @@ def _outcome(function: Callable[..., Any], given: dict[str, Any]) -> str:
     try:
         return _shown(function(**given))
     except BaseException as error:
+        raised.add(type(error))
         return type(error).__name__
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
