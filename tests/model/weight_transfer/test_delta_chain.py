@@ -52,6 +52,18 @@ def test_a_reader_may_join_at_any_time_and_has_what_was_published(store: ObjectS
     assert sorted(name for name in store.names() if name != HEAD) == left
 
 
+def test_what_others_keep_in_the_place_of_a_chain_stays(store: ObjectStore) -> None:
+    others = ["journal.sqlite", "base/model.safetensors", "delta/x", "damaged/report.txt", "9/8"]
+    for name in others:
+        store.put(name, b"theirs")
+    writer = ChainWriter(store, base_every=1)
+    writer.claim("me")
+    for step in range(4):
+        writer.publish(weights(step), Version(0, step))
+    assert {*others} <= {*store.names()} and store.get("journal.sqlite") == b"theirs"
+    assert [name for name in store.names() if name not in others] == [HEAD, "base/0.2-0", "base/0.3-0"]
+
+
 def test_damage_is_refused_and_repaired_by_the_next_version(store: ObjectStore) -> None:
     writer, reader = ChainWriter(store), ChainReader(store)
     writer.publish(weights(0), Version(0, 0))
