@@ -74,17 +74,20 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
         "messages[0].tool_call_id",
         "answers no call",
     ),
-    (
-        CHAT,
-        ASK
-        | {
-            "messages": [
-                {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "1"}}]}
-            ]
-        },
-        400,
-        "messages[0].tool_calls[0].function.arguments",
-        "JSON object",
+    *(
+        (
+            CHAT,
+            ASK
+            | {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": text}}]}
+                ]
+            },
+            400,
+            "messages[0].tool_calls[0].function.arguments",
+            "JSON object",
+        )
+        for text in ("1", '{"x": "\\udc80"}', '{"\\ud800": 1}')
     ),
     (CHAT, ASK | {"temperature": "hot"}, 400, "temperature", "must be a number or null, not 'hot'"),
     (CHAT, ASK | {"temperature": 3}, 400, "temperature", "the most is 2"),
