@@ -139,7 +139,7 @@ class OpenAIRoutes:
         if body.max_tokens == 0:  # an evaluation that wants to know the prompt's log-probabilities alone
             many = [(prompt, number) for prompt in prompts for number in range(body.choices)]
             choices = [choice(i, number, prompt, Sampling()) for i, (prompt, number) in enumerate(many)]
-            wholes = [replace(self._echoed(one), finish="length") for one in choices]
+            wholes = [replace(self._echoed(one, body), finish="length") for one in choices]
             return web.json_response(writer.whole(choices, wholes))
         return await self._answer(request, body, prompts, writer, choice)
 
@@ -210,7 +210,7 @@ class OpenAIRoutes:
                 wholes = [ChoiceDelta.empty() for _ in choices]
                 for choice in choices:
                     if choice.echo is not None:
-                        wholes[choice.index].add(self._echoed(choice))
+                        wholes[choice.index].add(self._echoed(choice, body))
                 async for choice, piece in answering.pieces():
                     wholes[choice.index].add(piece)
             return web.json_response(writer.whole(choices, wholes))
@@ -236,7 +236,7 @@ class OpenAIRoutes:
                         await response.prepare(request)
                     chunks = [] if choice.index in begun else list(writer.begin(choice))
                     if choice.index not in begun and choice.echo is not None:
-                        chunks += writer.say(choice, self._echoed(choice))
+                        chunks += writer.say(choice, self._echoed(choice, body))
                     begun.add(choice.index)
                     chunks += writer.say(choice, piece)
                     if chunks:
@@ -318,10 +318,10 @@ class OpenAIRoutes:
     async def _prompt_scores(self, ids: Sequence[int], body: CompletionRequest) -> PromptScores:
         return await self._engine.call(lambda engine: engine.prompt_scores(ids, body.tops))
 
-    def _echoed(self, choice: Choice) -> ChoiceDelta:
+    def _echoed(self, choice: Choice, body: Body) -> ChoiceDelta:
         data = b"".join(token_bytes(self._dialect, token) for token in choice.prompt)
         piece = choice.echoed(data.decode("utf-8", "replace"))
-        return piece if choice.echo and choice.echo.logprobs else ChoiceDelta(piece.delta, [], [], [])
+        return piece if body.wants_logprobs else ChoiceDelta(piece.delta, [], [], [])
 
     def _completion_prompts(self, body: Any) -> tuple[CompletionRequest, list[list[int]]]:
         request = read_completion(body, self._completion)

@@ -107,6 +107,10 @@ def test_an_echoed_prompt_has_the_log_probabilities_of_the_model(client: openai.
         # the likeliest alternative of a greedy token is the token: what lm-eval asks
         for token, top in zip(logprobs.token_logprobs[1:], logprobs.top_logprobs[1:], strict=True):
             assert token <= max(top.values())
+    one = client.completions.create(model=MODEL, prompt=dialect.encode("x")[:1], echo=True, logprobs=1, max_tokens=2)
+    told: Any = one.choices[0].logprobs  # a prompt of one token has nothing to predict, and is told all the same
+    assert told.tokens[0] == "x" and told.token_logprobs[0] is None and told.text_offset[:2] == [0, 1]
+    assert len(told.tokens) == len(told.top_logprobs) == 3
     stream = client.completions.create(model=MODEL, prompt="say hello", echo=True, max_tokens=2, stream=True)
     assert "".join(chunk.choices[0].text for chunk in stream).startswith("say hello")
 
