@@ -188,10 +188,39 @@ def test_responses_are_chats_in_another_spelling(client: openai.OpenAI, tiny_mod
     with client.responses.stream(model=MODEL, input="say hello", temperature=0) as events:
         streamed = events.get_final_response()
     assert streamed.output_text == wanted.final
+    told = list(client.responses.create(model=MODEL, input="say hello", temperature=0, stream=True))
+    kinds = [event.item.type for event in told if event.type == "response.output_item.added"]
+    assert kinds == ["reasoning", "message"] == [item.type for item in streamed.output]
+    for kind, said in (("reasoning_text", wanted.thinking), ("output_text", wanted.final)):
+        deltas = [event.delta for event in told if event.type == f"response.{kind}.delta"]
+        ends = [event.text for event in told if event.type == f"response.{kind}.done"]
+        assert "".join(deltas) == said == ends[0] and len(ends) == 1
     form: Any = {"format": {"type": "json_schema", "name": "verdict", "schema": SCHEMA, "strict": True}}
     assert "ok" in json.loads(client.responses.create(model=MODEL, input="say hello", text=form).output_text)
     with pytest.raises(openai.BadRequestError, match="nothing is stored"):
         client.responses.create(model=MODEL, input="x", previous_response_id="resp_1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"return_token_ids": True}, "return_token_ids"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"messages": []}, "messages"),
+        ({"tools": {"a": 1}}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": "json"}, "text"),
+        ({"text": {"format": "json"}}, "response_format"),
+        ({"text": {"verbosity": "low"}}, "verbosity"),
+        ({"reasoning": "high"}, "reasoning"),
+    ],
+)
+def test_what_a_response_cannot_say_is_refused(served: Any, asked: dict[str, Any], param: str) -> None:
+    status, body, _ = run(post(served, "/v1/responses", {"model": MODEL, "input": "say hello"} | asked))
+    assert (status, body["error"]["param"]) == (400, param), body
 
 
 def test_calls_and_their_results_are_items_of_responses(client: openai.OpenAI, tiny_module: Any) -> None:
