@@ -158,13 +158,14 @@ class RemoteHost(BackendHost[RemoteSandbox]):
         deadline = asyncio.get_running_loop().time() + self._place_seconds
         while True:
             chosen = placement.choose(self.machines)
-            if chosen is not None:
-                found = await self._start_on(self.machines[chosen], recipe, snapshot)
+            machine = None if chosen is None else self.machines[chosen]  # machines may leave while it is asked
+            if machine is not None:
+                found = await self._start_on(machine, recipe, snapshot)
                 if found is not None:
                     return found
             # One that has no place in spite of its load (its memory is under pressure) is not asked again at once.
             late = asyncio.get_running_loop().time() >= deadline
-            if chosen is None or late or self.machines[chosen].usable:
+            if machine is None or late or machine.usable:
                 await self._await_place(deadline)
 
     async def _start_on(

@@ -29,6 +29,7 @@ from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import backend_of, open_host
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.host import RemoteHost
+from etude.sandbox.remote.machine import Machine
 from etude.sandbox.remote.messages import BlockRequest, Load, PublishRequest, as_array
 from etude.sandbox.remote.pressure import Pressure, read_pressure
 from etude.sandbox.remote.server import SandboxServer, ServerSettings
@@ -180,6 +181,35 @@ def test_layers_with_another_content_than_their_name_are_refused(
             with pytest.raises(SandboxFailure, match="No space left") as caught:
                 await machine.call("put block", pack(BlockRequest(number, 0, as_array(data))))
             assert caught.value.cause == "store"
+            # What came of a layer that did not come whole is freed at once: that disk stays full otherwise.
+            held = next(iter(server.sessions.values())).transfers
+            before = dict(held)
+            with pytest.raises(SandboxFailure, match="No space left"):
+                await machine.send_layers([layer], [layer.digest])
+            assert held == before
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_machine_may_leave_while_a_sandbox_is_asked_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        store = Store(tmp_path)
+        busy, calm = (Machine(str(tmp_path / name), TOKEN, store) for name in "ab")
+        busy.down = calm.down = ""
+        busy.load, calm.load = replace(LOAD, live=5), LOAD
+        host, asked = RemoteHost(store, [busy, calm]), list[Machine]()
+
+        async def start_on(machine: Machine, *_: Any) -> Any:
+            asked.append(machine)
+            if machine is busy:
+                return "a sandbox"
+            machine.down = "its node is gone"
+            host.machines = (busy,)  # what following the machines that there are comes to
+            return None
+
+        monkeypatch.setattr(host, "_start_on", start_on)
+        assert await host.start([store.add_files({"x": b"1"})]) == "a sandbox"
+        assert asked == [calm, busy]
 
     asyncio.run(asyncio.wait_for(go(), 60))
 
