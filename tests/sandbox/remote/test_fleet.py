@@ -208,7 +208,8 @@ def test_a_machine_may_leave_while_a_sandbox_is_asked_of_it(tmp_path: Path, monk
             return None
 
         monkeypatch.setattr(host, "_start_on", start_on)
-        assert await host.start([store.add_files({"x": b"1"})]) == "a sandbox"
+        found: Any = await host.start([store.add_files({"x": b"1"})])
+        assert found == "a sandbox"
         assert asked == [calm, busy]
 
     asyncio.run(asyncio.wait_for(go(), 60))
