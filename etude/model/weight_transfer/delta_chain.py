@@ -107,6 +107,10 @@ class NotThere(EtudeError):
         self.newest = newest
 
 
+class OtherWeights(EtudeError):
+    """What a reader holds is not what the chain goes on from."""
+
+
 class DamagedObject(EtudeError):
     """An object is not what the head says; the writer was told."""
 
@@ -264,10 +268,10 @@ class ChainReader:
         else:
             before = parts.get(_part(part.name), {})
             if header_of(data).get("from") != digest(before):
-                raise EtudeError(f"{part.name} is the change of other weights than these; nothing was applied")
+                raise OtherWeights(f"{part.name} is the change of other weights than these; nothing was applied")
             made = apply(data, before)
         if digest(made) != part.weights:
-            raise EtudeError(f"{part.name} does not lead to the weights that were published; nothing was applied")
+            raise OtherWeights(f"{part.name} does not lead to the weights that were published; nothing was applied")
         return made
 
     def _fetch(self, part: StoredPart) -> bytes:
