@@ -125,11 +125,15 @@ class OpenAIRoutes:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body, prompts = await self._bodies.read(request, self._completion_prompts)
         writer = CompletionWriter(self._options(body))
-        echoes: list[PromptScores | None] = [None] * len(prompts)
+        echoes: Sequence[PromptScores | None] = [None] * len(prompts)
         if body.echo:
-            for place, ids in enumerate(prompts):
+            for ids in prompts:
                 self._prompts.room(len(ids), 0)
-                echoes[place] = await self._prompt_scores(ids, body) if body.wants_logprobs else PromptScores([], [])
+            try:
+                async with asyncio.timeout(self._settings.request_seconds):
+                    echoes = [await self._prompt_scores(ids, body) for ids in prompts]
+            except TimeoutError:
+                raise self._late() from None
 
         def choice(index: int, number: int, prompt: Sequence[int], sampling: Sampling) -> Choice:
             reader = TextReader(self._dialect, body.stops)
@@ -316,6 +320,8 @@ class OpenAIRoutes:
         return self._prompts.of_chat(chat, open_turn=request.add_generation_prompt is not False)
 
     async def _prompt_scores(self, ids: Sequence[int], body: CompletionRequest) -> PromptScores:
+        if not body.wants_logprobs:
+            return PromptScores([], [])
         return await self._engine.call(lambda engine: engine.prompt_scores(ids, body.tops))
 
     def _echoed(self, choice: Choice, body: Body) -> ChoiceDelta:
