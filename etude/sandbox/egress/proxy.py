@@ -56,6 +56,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 @dataclass(frozen=True)
 class EgressLimits:
+    requests: int = 20_000  # of one sandbox: each is a line of the log, which lies on the host's disk
     request_bytes: int = 16 << 20  # of a body that leaves
     response_bytes: int = 1 << 30
 
@@ -70,6 +71,7 @@ async def resolve(name: str, port: int) -> list[str]:
 class _Request:
     """One connection, as the log tells it."""
 
+    number: int
     method: str = ""
     host: str = ""
     port: int = 0
@@ -103,6 +105,7 @@ class EgressProxy:
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._made = 0  # requests so far
 
     async def listen(self, listener: socket.socket) -> None:
         self._server = await asyncio.start_server(self._connected, sock=listener, limit=2 * MOST_HEAD)
@@ -121,7 +124,8 @@ class EgressProxy:
             writer.transport.abort()
             return
         self._tasks.add(task)
-        request = _Request()
+        self._made += 1
+        request = _Request(self._made)
         try:
             async with self._at_once:
                 try:
@@ -140,7 +144,8 @@ class EgressProxy:
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
-            self._write_log(request)
+            if request.number <= self._limits.requests + 1:  # the last line says why there are no more
+                self._write_log(request)
 
     def _write_log(self, request: _Request) -> None:
         facts = {"time": round(request.began, 3), "sandbox": self._name, **vars(request)}
@@ -164,6 +169,8 @@ class EgressProxy:
         head = await _read_head(reader, request_side=True)
         method, target, _ = head.first
         request.method, request.path = method, target
+        if request.number > self._limits.requests:
+            raise Refused(f"this sandbox has made {self._limits.requests} requests, and may make no more")
         secure = method == "CONNECT"
         if secure:
             request.host, request.port = _authority(target, None)

@@ -13,7 +13,7 @@ from etude.sandbox.egress import authority as authorities
 from etude.sandbox.egress import proxy as proxies
 from etude.sandbox.egress.authority import CertificateAuthority
 from etude.sandbox.egress.policy import EgressPolicy
-from etude.sandbox.egress.proxy import EgressProxy
+from etude.sandbox.egress.proxy import EgressLimits, EgressProxy
 
 pytest.importorskip("cryptography")
 
@@ -59,6 +59,28 @@ def test_connections_are_bounded_and_a_chunk_is_passed_on_in_parts(monkeypatch: 
 
     asyncio.run(asyncio.wait_for(go(), 60))
     assert all(len(line) < 3000 for line in lines)
+
+
+def test_a_program_cannot_fill_the_hosts_disk_with_its_log() -> None:
+    lines: list[str] = []
+
+    async def go() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port, limits = listener.getsockname()[1], EgressLimits(requests=3)
+        proxy = EgressProxy(EgressPolicy.of(["a.test"]), CertificateAuthority(), lines.append, limits=limits)
+        await proxy.listen(listener)
+        answers = []
+        for asked in (b"GET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n", b"\r\n\r\n") * 4:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(asked)
+            answers.append(await reader.read())
+            writer.close()
+        await proxy.close()
+        assert [b"is not allowed" in answer for answer in answers[::2]] == [True, True, False, False]
+        assert all(b"403" in answer and b"has made 3 requests" in answer for answer in answers[4::2])
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+    assert len(lines) == 4 and "has made 3 requests" not in lines[2]  # the last says why there are no more
 
 
 def test_certificates_are_bounded_and_each_compares_with_its_own_name(
