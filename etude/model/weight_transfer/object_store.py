@@ -6,6 +6,7 @@ may put the next one there, so that two writers cannot both believe that they pu
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -63,6 +64,7 @@ class DirectoryStore:
     def put(self, name: str, data: bytes) -> None:
         path = self.root / _checked(name)
         with self._saying(f"{name} could not be written"):
+            self._be_there()
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, data)
 
@@ -71,6 +73,7 @@ class DirectoryStore:
             try:
                 return (self.root / _checked(name)).read_bytes()
             except FileNotFoundError:
+                self._be_there()
                 return None
 
     def read_head(self, name: str) -> tuple[bytes | None, str]:
@@ -86,12 +89,18 @@ class DirectoryStore:
 
     def names(self) -> list[str]:
         with self._saying("its objects could not be listed"):
+            self._be_there()
             files = [path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file()]
         return sorted(name for name in files if _NAME.fullmatch(name))
 
     def delete(self, name: str) -> None:
         with self._saying(f"{name} could not be deleted"):
             (self.root / _checked(name)).unlink(missing_ok=True)
+
+    def _be_there(self) -> None:
+        """A mount that is away must not pass for a store without objects, nor be written beside."""
+        if not self.root.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the directory is gone; is it mounted?")
 
     @contextmanager
     def _saying(self, what: str) -> Iterator[None]:

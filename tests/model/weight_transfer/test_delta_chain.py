@@ -138,6 +138,21 @@ def test_a_disk_that_fails_is_an_error_of_ours(tmp_path: Path) -> None:
             ask()
 
 
+def test_a_directory_that_is_away_is_not_an_empty_one(tmp_path: Path) -> None:
+    root, away = tmp_path / "mounted" / "weights", tmp_path / "away"
+    writer, reader = ChainWriter(DirectoryStore(root)), ChainReader(DirectoryStore(root))
+    writer.publish(weights(0), Version(0, 0))
+    root.rename(away)
+    asked = (reader.update, reader.newest, writer.repair, lambda: writer.publish(weights(1), Version(0, 1)))
+    for ask in asked:
+        with pytest.raises(EtudeError, match="the directory is gone"):
+            ask()
+    assert not root.exists()
+    away.rename(root)
+    assert equal(reader.update(), 0)
+    assert writer.publish(weights(1), Version(0, 1)) < SMALL and equal(reader.update(), 1)
+
+
 def test_nothing_is_seen_of_a_version_before_its_head(store: ObjectStore) -> None:
     writer = ChainWriter(store)
     writer.publish(weights(0), Version(0, 0))
