@@ -131,7 +131,9 @@ class BucketStore:
         plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
         client: Any = {"timeout": timedelta(seconds=_SECONDS), "allow_http": plain}
         try:
-            self._store: Any = from_url(address, client_options=client)
+            # The library would repeat requests that take a minute each for three: who asks has a deadline of its own.
+            again: Any = {"retry_timeout": timedelta(seconds=_SECONDS / 2)}
+            self._store: Any = from_url(address, client_options=client, retry_config=again)
         except Exception as error:  # the library's errors have no common base
             raise EtudeError(f"{address} cannot be opened: {error}") from None
 

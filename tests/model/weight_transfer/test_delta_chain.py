@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +227,26 @@ def test_an_error_of_a_bucket_is_one_line() -> None:
     broken.text = "Error performing PUT http://169.254.169.254/latest/api/token\n\nDebug source:\nx"
     with pytest.raises(EtudeError, match="the environment has no credentials for it, such as AWS_ACCESS_KEY_ID"):
         bucket.get("HEAD")
+
+
+def test_a_bucket_that_says_nothing_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL"):
+            monkeypatch.setenv(name, place)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+            monkeypatch.setenv(name, "x")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setattr("etude.model.weight_transfer.object_store._SECONDS", 0.2)
+        with pytest.raises(EtudeError, match="HEAD could not be read"):
+            BucketStore("s3://bucket/run").get("HEAD")
+        silent.setblocking(False)
+        tries = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                tries += 1
+    assert tries == 1  # of a minute: whoever asked tries again by itself, and meanwhile says what it waits for
 
 
 def test_a_store_that_comes_back_empty_gets_a_full_base(store: ObjectStore) -> None:
