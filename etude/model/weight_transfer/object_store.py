@@ -22,6 +22,7 @@ from etude.core.errors import EtudeError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _SECONDS: Final = 60  # for one request to a bucket
+_NO_BUCKET: Final = "NoSuchBucket"  # as S3 says it
 _METADATA: Final = "169.254.169.254"  # who is asked for credentials, in a cloud, where the environment has none
 
 
@@ -149,7 +150,9 @@ class BucketStore:
             try:
                 found = self._obstore.get(self._store, _checked(name))
                 return bytes(found.bytes()), found.meta["e_tag"] or ""
-            except FileNotFoundError:
+            except FileNotFoundError as missing:
+                if _NO_BUCKET in str(missing):  # which says nothing of its objects
+                    raise
                 return None, ""
 
     def swap_head(self, name: str, data: bytes, tag: str) -> str:
@@ -184,6 +187,8 @@ class BucketStore:
 def _said(error: Exception) -> str:
     """The library's error in a line: behind its first one it shows its own structures."""
     first = str(error).strip().partition("\n")[0][:200]
+    if _NO_BUCKET in str(error):
+        return "there is no such bucket"
     if _METADATA not in str(error):
         return first
     keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

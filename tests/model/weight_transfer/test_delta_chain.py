@@ -229,6 +229,17 @@ def test_an_error_of_a_bucket_is_one_line() -> None:
         bucket.get("HEAD")
 
 
+def test_a_bucket_that_is_not_there_is_no_empty_one() -> None:
+    class Gone:
+        def get(self, *_: object) -> None:
+            raise FileNotFoundError("Object HEAD not found: 404: <Code>NoSuchBucket</Code>\n\nDebug source:")
+
+    bucket: Any = BucketStore("memory:///")
+    bucket._obstore = Gone()
+    with pytest.raises(EtudeError, match="HEAD could not be read: there is no such bucket"):
+        bucket.get("HEAD")
+
+
 def test_a_bucket_that_says_nothing_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"http://127.0.0.1:{silent.getsockname()[1]}"
