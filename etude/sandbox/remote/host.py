@@ -20,7 +20,7 @@ from etude.sandbox.base import Capabilities, Egress, Layer, SandboxFailure, Snap
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.layer_transfer import names_of
 from etude.sandbox.remote.machine import UNREACHED, Machine
-from etude.sandbox.remote.messages import Started, StartRequest
+from etude.sandbox.remote.messages import MachineFacts, Started, StartRequest
 from etude.sandbox.remote.sandbox import RemoteSandbox
 from etude.sandbox.sentinel import sandbox_works
 from etude.sandbox.store.layers import Store
@@ -49,6 +49,7 @@ class RemoteHost(BackendHost[RemoteSandbox]):
         self._keeping: dict[Machine, asyncio.Task[None]] = {}
         self._checks: dict[str, asyncio.Task[bool]] = {}  # sentinels under way, by address
         self._prefetched: set[str] = set()
+        self._known: Sequence[MachineFacts] = ()
         self._more = asyncio.Event()  # a place may have become free
 
     @classmethod
@@ -120,6 +121,7 @@ class RemoteHost(BackendHost[RemoteSandbox]):
         self._more.set()
 
     async def _leave(self, machine: Machine) -> None:
+        self._facts()
         self.machines = tuple(each for each in self.machines if each is not machine)
         self._keeping.pop(machine).cancel()
         failure = SandboxFailure("host", f"the sandbox host {machine.address} is gone for good: {machine.down}")
@@ -146,13 +148,18 @@ class RemoteHost(BackendHost[RemoteSandbox]):
     @property
     def capabilities(self) -> Capabilities:
         """Those of its machines: all have one backend."""
-        return next(machine.facts.capabilities for machine in self.machines if machine.facts is not None)
+        return self._facts()[0].capabilities
 
     @property
     def preload(self) -> tuple[str, ...]:
         """What all machines that answered have loaded."""
-        found = [machine.facts.preload for machine in self.machines if machine.facts is not None]
+        found = [facts.preload for facts in self._facts()]
         return tuple(name for name in found[0] if all(name in each for each in found))
+
+    def _facts(self) -> Sequence[MachineFacts]:
+        """Of all machines that answered; of those that did before, while there are none."""
+        self._known = [machine.facts for machine in self.machines if machine.facts is not None] or self._known
+        return self._known
 
     async def _start(self, recipe: SandboxRecipe, snapshot: Snapshot | None) -> RemoteSandbox:
         deadline = asyncio.get_running_loop().time() + self._place_seconds

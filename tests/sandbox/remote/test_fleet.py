@@ -191,6 +191,33 @@ def test_layers_with_another_content_than_their_name_are_refused(
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+def test_machines_join_after_all_that_there_were_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.sandbox.remote.host._FOLLOW_SECONDS", 0.01)
+
+    async def go() -> None:
+        pods, asked = list[str](), asyncio.Event()
+
+        async def find() -> list[str]:
+            if not pods:
+                asked.set()
+            return list(pods)
+
+        async with served(tmp_path, "a") as (_, a), served(tmp_path, "b") as (_, b):
+            pods.append(a)
+            async with await RemoteHost.open(tmp_path / "c", [RUNNER], token=TOKEN, find=find) as host:
+                before = host.capabilities, host.preload
+                pods.clear()  # the node pool is exchanged: none for a while, then others
+                host.machines[0].down = "its node is gone"
+                while host.machines or not asked.is_set():
+                    await asyncio.sleep(0.01)
+                assert (host.capabilities, host.preload) == before
+                pods.append(b)
+                sandbox = await host.start([host.store.add_files({"x": b"1"})])
+                assert sandbox.machine == b and (await sandbox.run(["cat", "x"])).stdout == b"1"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
 def test_a_machine_may_leave_while_a_sandbox_is_asked_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         store = Store(tmp_path)
