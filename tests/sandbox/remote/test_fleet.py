@@ -32,7 +32,7 @@ from etude.sandbox.remote.host import RemoteHost
 from etude.sandbox.remote.machine import Machine
 from etude.sandbox.remote.messages import BlockRequest, Load, PublishRequest, as_array
 from etude.sandbox.remote.pressure import Pressure, read_pressure
-from etude.sandbox.remote.server import SandboxServer, ServerSettings
+from etude.sandbox.remote.server import HeldSandbox, SandboxServer, ServerSettings, Session
 from etude.sandbox.store.layers import Store, boot
 from etude.tasks.grading.grader import RUNNER
 
@@ -456,6 +456,32 @@ def test_a_start_waits_for_a_machine_that_says_it_is_full_and_only_so_long(
                 with pytest.raises(SandboxFailure, match="for a place"):
                     await host.start([host.store.add_files({"x": b"1"})])
             assert len(asked) < 10
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_sandbox_that_cannot_be_ended_properly_costs_no_other_session(tmp_path: Path) -> None:
+    class Stuck:
+        async def close(self) -> None:
+            raise OSError(errno.EBUSY, "a folder cannot be removed")
+
+    async def go() -> None:
+        async with one_machine(tmp_path) as (server, host):
+            machine, stuck = host.machines[0], Mock(wraps=Stuck())
+            sandbox = await host.start([host.store.add_files({"x": b"1"})])
+            (session,) = server.sessions.values()
+            session.sandboxes[0] = HeldSandbox(stuck)  # one whose answer was lost: a beat ends it
+            await machine.beat()
+            assert 0 not in session.sandboxes and (await sandbox.run(["cat", "x"])).stdout == b"1"
+            server.sessions["another, which is gone"] = Session({1: HeldSandbox(stuck)}, ticks=99)
+            server.settings = replace(server.settings, lease=0.04)
+            keeping = asyncio.ensure_future(server.keep())
+            while len(server.sessions) > 1:
+                await asyncio.sleep(0)
+            session.ticks = 0
+            await asyncio.sleep(0)
+            assert not keeping.done()
+            keeping.cancel()
 
     asyncio.run(asyncio.wait_for(go(), 60))
 
