@@ -16,7 +16,9 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -61,9 +63,16 @@ class EgressLimits:
     response_bytes: int = 1 << 30
 
 
+@cache
+def _resolving() -> ThreadPoolExecutor:
+    """Threads of its own: a resolver that does not answer would hold those that all of this process shares."""
+    return ThreadPoolExecutor(16, "egress-names")
+
+
 async def resolve(name: str, port: int) -> list[str]:
     """The addresses of a name, by this machine's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    ask = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_resolving(), ask)
     return list(dict.fromkeys(str(row[4][0]) for row in found))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,27 @@ def test_connections_are_bounded_and_a_chunk_is_passed_on_in_parts(monkeypatch: 
 
     asyncio.run(asyncio.wait_for(go(), 60))
     assert all(len(line) < 3000 for line in lines)
+
+
+def test_names_that_nobody_answers_for_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(*_: object, **__: object) -> list[tuple[object, ...]]:
+        answered.wait(60)
+        return [(0, 0, 0, "", ("192.0.2.1", 443))]
+
+    monkeypatch.setattr("socket.getaddrinfo", slow)
+
+    async def go() -> None:
+        asked = [asyncio.ensure_future(proxies.resolve(f"{number}.test", 443)) for number in range(64)]
+        try:
+            # Threads that all of this process shares: starts of other sandboxes wait for them.
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 20) == "done"
+        finally:
+            answered.set()
+        assert await asyncio.gather(*asked) == [["192.0.2.1"]] * 64
+
+    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 def test_a_program_cannot_fill_the_hosts_disk_with_its_log() -> None:
