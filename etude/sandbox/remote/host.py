@@ -111,11 +111,9 @@ class RemoteHost(BackendHost[RemoteSandbox]):
                 await self._join(Machine(address, self._token, self.store))
 
     async def _join(self, machine: Machine) -> None:
+        machine.refuse = self._refuse
         with contextlib.suppress(EtudeError):  # it is reached for again as one that was there from the start
             await machine.open()
-        backend = machine.facts and machine.facts.capabilities.backend
-        if backend is not None and backend != self.capabilities.backend:
-            machine.cordoned = f"it has {backend} sandboxes, and the others do not"
         self.machines = (*self.machines, machine)
         self._keeping[machine] = asyncio.ensure_future(machine.keep())
         self._more.set()
@@ -144,6 +142,15 @@ class RemoteHost(BackendHost[RemoteSandbox]):
             raise EtudeError(
                 f"the sandbox host {up[0].address} isolates nothing (backend plain); ask for that by name: remote/plain"
             )
+        for machine in self.machines:  # also what answers later, or comes back as another
+            machine.refuse = self._refuse
+
+    def _refuse(self, facts: MachineFacts) -> str:
+        """Why a machine like this cannot be one of these."""
+        here, there = self.capabilities, facts.capabilities
+        if here.isolated and not there.isolated:
+            return f"isolates nothing (backend {there.backend}), and the others do"
+        return f"has {there.backend} sandboxes, and the others do not" if there.backend != here.backend else ""
 
     @property
     def capabilities(self) -> Capabilities:

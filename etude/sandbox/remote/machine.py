@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
@@ -55,6 +55,7 @@ class Machine:
         self.asked = 0  # starts under way that its load does not count yet
         self.down = "it was not reached yet"  # why it takes no sandboxes; empty where it does
         self.cordoned = ""  # why it failed its sentinel
+        self.refuse: Callable[[MachineFacts], str] = lambda facts: ""  # why one that is like this cannot be used
         self.generation = 0  # sandboxes of an earlier one are gone
         self.alive: set[int] = set()  # numbers of sandboxes that somebody has or waits for
         self._numbers = itertools.count(1)
@@ -75,10 +76,12 @@ class Machine:
     async def open(self) -> None:
         """Opens the session; an `EtudeError` or `SandboxFailure` says why there is none."""
         facts = unpack(MachineFacts, await self.call("hello", Frame({})))
+        refused = self.refuse(facts)
         if facts.version != __version__:
-            raise EtudeError(
-                f"the sandbox host {self.address} runs etude {facts.version}, this is {__version__}: install the same"
-            )
+            refused = f"runs etude {facts.version}, this is {__version__}: install the same"
+        if refused:
+            self.facts, self.down = None, f"the sandbox host {self.address} {refused}"
+            raise EtudeError(self.down)
         if self.facts is not None and facts.instance != self.facts.instance:
             self._lose()
         self.facts, self.load, self.down = facts, facts.load, ""
@@ -91,7 +94,8 @@ class Machine:
             pause = min(lease / _BEATS, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
             try:
-                await self.beat(pause)
+                # One that was refused has a session there, and would answer a beat.
+                await (self.open() if self.facts is None else self.beat(pause))
                 silent = 0.0
             except EtudeError as error:
                 silent += pause

@@ -21,7 +21,7 @@ import pytest
 
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.transport import Frame, pack
+from etude.core.transport import Frame, pack, unpack
 from etude.forge.katas.task_source import katas
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
@@ -30,7 +30,7 @@ from etude.sandbox.hosts import backend_of, open_host
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.host import RemoteHost
 from etude.sandbox.remote.machine import Machine
-from etude.sandbox.remote.messages import BlockRequest, Load, PublishRequest, as_array
+from etude.sandbox.remote.messages import BlockRequest, Load, MachineFacts, PublishRequest, as_array
 from etude.sandbox.remote.pressure import Pressure, read_pressure
 from etude.sandbox.remote.server import HeldSandbox, SandboxServer, ServerSettings, Session
 from etude.sandbox.store.layers import Store, boot
@@ -214,6 +214,48 @@ def test_machines_join_after_all_that_there_were_have_left(tmp_path: Path, monke
                 pods.append(b)
                 sandbox = await host.start([host.store.add_files({"x": b"1"})])
                 assert sandbox.machine == b and (await sandbox.run(["cat", "x"])).stdout == b"1"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"version": "0.0.1"}, "runs etude 0.0.1"),
+        ({"backend": "plain", "isolated": False}, "isolates nothing"),
+        ({"backend": "docker"}, "has docker sandboxes, and the others do not"),
+    ],
+)
+def test_a_machine_that_cannot_be_used_is_not_used_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setattr("etude.sandbox.remote.machine._LONGEST_PAUSE", 0.02)  # seconds between two tries
+    heard = list[str]()
+
+    async def go() -> None:
+        async with (
+            served(tmp_path, "a") as (_, a),
+            await RemoteHost.open(tmp_path / "c", addresses=[a, str(tmp_path / "b")], token=TOKEN) as host,
+            served(tmp_path, "b") as (second, b),
+        ):
+            hello, beat, other = second._hello, second._verbs["beat"], host.machines[1]
+
+            def odd_hello(name: str) -> Frame:
+                heard.append("hello")
+                facts = unpack(MachineFacts, hello(name))
+                of_backend = {key: value for key, value in changed.items() if key != "version"}
+                facts = replace(facts, capabilities=replace(facts.capabilities, **of_backend))
+                return pack(replace(facts, version=changed.get("version", facts.version)))
+
+            async def heard_beat(*given: Any) -> Frame:
+                heard.append("beat")
+                return await beat(*given)
+
+            second._hello, second._verbs["beat"] = odd_hello, heard_beat  # type: ignore[method-assign]
+            while len(heard) < 4:
+                await asyncio.sleep(0.01)
+            assert not other.usable and why in other.down and other.address == b
+            assert (await host.start([host.store.add_files({"x": b"1"})])).machine == a
 
     asyncio.run(asyncio.wait_for(go(), 60))
 
