@@ -263,9 +263,10 @@ class EgressProxy:
             writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
             async with asyncio.timeout(_BODY_SECONDS):
                 request.sent = await _copy_body(head, program[0], writer, self._limits.request_bytes)
-            while (answer := await _read_head(reader, request_side=False)).first[1].startswith("1"):
-                if answer.first[1] == "101":
-                    raise Refused("the host wanted another protocol")
+            async with asyncio.timeout(_BODY_SECONDS):  # of all that come before the answer
+                while (answer := await _read_head(reader, request_side=False)).first[1].startswith("1"):
+                    if answer.first[1] == "101":
+                        raise Refused("the host wanted another protocol")
             await self._pass_back(answer, head.first[0] == "HEAD", reader, program[1], request)
         finally:
             writer.transport.abort()  # it was heard to the end, or is not heard any more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -60,6 +61,32 @@ def test_connections_are_bounded_and_a_chunk_is_passed_on_in_parts(monkeypatch: 
 
     asyncio.run(asyncio.wait_for(go(), 60))
     assert all(len(line) < 3000 for line in lines)
+
+
+def test_a_host_that_goes_on_saying_that_it_goes_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxies, "_BODY_SECONDS", 0.5)
+
+    async def go() -> None:
+        async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        async with await asyncio.start_server(upstream, "127.0.0.1", 0) as server:
+            name = f"allowed.test:{server.sockets[0].getsockname()[1]}"
+            policy = EgressPolicy.of((), [name])
+            proxy = EgressProxy(policy, CertificateAuthority(), lambda _: None, resolver=resolve)
+            await proxy.listen(listener)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(f"GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert b"502" in await reader.readline()
+            writer.close()
+            await proxy.close()
+
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_names_that_nobody_answers_for_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
