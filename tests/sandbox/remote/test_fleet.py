@@ -30,7 +30,7 @@ from etude.sandbox.hosts import backend_of, open_host
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.host import RemoteHost
 from etude.sandbox.remote.machine import Machine
-from etude.sandbox.remote.messages import BlockRequest, Load, MachineFacts, PublishRequest, as_array
+from etude.sandbox.remote.messages import BlockRequest, Load, MachineFacts, PublishRequest, as_array, split_address
 from etude.sandbox.remote.pressure import Pressure, read_pressure
 from etude.sandbox.remote.server import HeldSandbox, SandboxServer, ServerSettings, Session
 from etude.sandbox.store.layers import Store, boot
@@ -79,6 +79,9 @@ def test_memory_and_pressure_are_those_of_the_container_where_it_has_limits(tmp_
 
 
 def test_the_recipes_hosts_become_a_backend() -> None:
+    for wrong in ("a", "a:", ":1", "a:b", "a:70000", "a:7²"):
+        with pytest.raises(EtudeError, match="is no address of a sandbox host"):
+            split_address(wrong)
     assert backend_of("local", []) == "local"
     assert backend_of("local", ["a:1", "b:2"]) == "remote:a:1,b:2"
     assert backend_of("plain", ["a:1"]) == "remote/plain:a:1"
