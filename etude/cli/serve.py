@@ -91,9 +91,13 @@ def serve(
         return {}
 
     def lend_to(run: Path) -> dict[str, Any]:
+        from etude.core.errors import EtudeError
         from etude.core.run_files import in_use, read_facts
         from etude.pipeline.find_model import find_model, prepare_device, recipe_of
 
+        given = {"--port": port != 8000, "--name": name, "--key-file": key_file, "--engine-routes": engine_routes}
+        if unused := ", ".join(option for option, value in (given | {"--access-log": access_log}).items() if value):
+            raise EtudeError(f"a lent engine serves its run alone, at an address that it announces: leave out {unused}")
         read_facts(run)  # a folder that is no run has the defaults for a recipe, and would be told of those
         recipe, folder = recipe_of(run, overrides or []), find_model(model)
         if not in_use(run):

@@ -15,6 +15,7 @@ import collections.abc
 import json
 import math
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
@@ -223,8 +224,11 @@ def _read_plain(hint: Any, value: Any, path: str, source: _Source) -> Any:
             return value
         raise _wrong(path, f"one of {', '.join(options)}, not {value!r}")
     if hint is float:
-        if type(value) in (int, float) and not math.isnan(value) and not (source.finite and math.isinf(value)):
+        # JSON may hold a whole number that is larger than any float; NaN compares with nothing.
+        if type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max:
             return float(value)
+        if type(value) is float and math.isinf(value) and not source.finite:
+            return value
         raise _wrong(path, f"a number, not {value!r}")
     if hint is not Any and type(value) is not hint:
         wanted = {int: "a whole number", str: "a text", bool: "true or false", dict: "an object"}

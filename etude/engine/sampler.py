@@ -180,7 +180,7 @@ def _passed(sums_RN: Tensor, point_R1: Tensor) -> Tensor:
 def heaviest(weights_RV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     """Zeroes all but the top_k heaviest, then all but the heaviest that together reach top_p of what is left."""
     width = weights_RV.shape[-1]
-    top_k = [s.top_k or width for s in sampling]
+    top_k = [min(s.top_k or width, width) for s in sampling]  # a number of any size; a tensor holds 64 bits
     top_p = [s.top_p if s.top_p < 1 else float("inf") for s in sampling]  # the sum of all may round to below 1
     heavy_RV, order_RV = weights_RV.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(width, device=weights_RV.device)

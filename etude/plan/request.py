@@ -84,7 +84,7 @@ def make_plans(request: Request) -> Answer:
 
 def read_ranks(words: str) -> list[int]:
     parts = [part.strip() for part in words.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() and int(part) for part in parts):
+    if not parts or not all(part.isdecimal() and int(part) for part in parts):
         raise EtudeError(f"--ranks is {words!r}; give a number of ranks, or several with commas between: 8,64,512")
     if len(parts) > MOST_NUMBERS:
         raise EtudeError(f"--ranks has {len(parts)} numbers; a plan compares {MOST_NUMBERS} at most")
@@ -96,7 +96,7 @@ def read_layout(words: str) -> Layout:
     given: dict[str, int] = {}
     for part in (part.strip() for part in words.split(",")):
         name, equals, number = part.partition("=")
-        if not equals or not number.strip().isdigit():
+        if not equals or not number.strip().isdecimal():
             raise EtudeError(f"cannot read {part!r} of --layout; write it as shard=4,expert=8,context=2")
         given[name.strip()] = int(number)
     known = [field.name for field in fields(Layout)]

@@ -100,20 +100,24 @@ class VLLMClient(EngineClient):
 
     async def _published(self, version: Version) -> dict[str, Any]:
         """Until the chain has the version: vLLM must not stand still while it is uploaded. What its link says."""
-        store, waited = open_store(self.chain), 0.0
+        store, until, why = open_store(self.chain), time.monotonic() + self.deadline, ""
         while True:
-            data, _ = await asyncio.to_thread(store.read_head, "HEAD")
-            links = [link for link in json.loads(data or b"{}").get("links", ()) if link["version"] == str(version)]
-            if links:
-                sums = {key: sum(part[key] for part in links[-1]["parts"]) for key in ("size", "values", "changed")}
-                return {
-                    "publish_bytes": sums["size"],
-                    "publish_density": sums["changed"] / max(1, sums["values"]),
-                }
-            if waited >= self.deadline:
-                raise EtudeError(f"version {version} did not appear at {self.chain} within {self.deadline:g} s")
+            try:
+                data, _ = await asyncio.to_thread(store.read_head, "HEAD")
+                links = [link for link in json.loads(data or b"{}").get("links", ()) if link["version"] == str(version)]
+                if links:
+                    sums = {key: sum(part[key] for part in links[-1]["parts"]) for key in ("size", "values", "changed")}
+                    return {
+                        "publish_bytes": sums["size"],
+                        "publish_density": sums["changed"] / max(1, sums["values"]),
+                    }
+            # A store that is away for a moment, as for our own engine; or a head that is not whole.
+            except (EtudeError, AttributeError, KeyError, TypeError, ValueError) as failed:
+                why = f": {failed}"
+            if time.monotonic() > until:
+                said = f"version {version} did not appear at {self.chain} within {self.deadline:g} s"
+                raise EtudeError(said + why)
             await asyncio.sleep(LOOK)
-            waited += LOOK
 
     async def pin(self, version: Version) -> PinnedEngine:
         raise EtudeError("vLLM holds one version at a time, so an evaluation beside training cannot be of one model")

@@ -112,6 +112,9 @@ def test_what_the_loop_would_refuse_leaves_no_run(etude: Command, tiny: Path, tm
 
 def test_an_engine_is_lent_to_a_run_alone(etude: Command, tmp_path: Path):
     assert "runs/nowhere" in (said := refused(etude("serve", tmp_path, "--lend", "runs/nowhere"))) and "run" in said
+    assert "leave out --port, --name" in refused(
+        etude("serve", tmp_path, "--lend", "runs/nowhere", "--port", "9000", "--name", "x")
+    )
     assert "memory" not in said
 
 

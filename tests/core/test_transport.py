@@ -39,6 +39,7 @@ def test_a_spec_survives_as_json(spec: Any) -> None:
         ({"optim": {"betas": [0.9, "x"]}}, "'optim.betas.1' must be a number, not 'x'"),
         ({"threads": True}, "'threads' must be a whole number, not True"),
         ({"lora": {"rank": float("inf")}}, "'lora.rank' must be a whole number"),
+        ({"optim": {"lr": 10**400}}, "'optim.lr' must be a number, not 1000"),
     ],
 )
 def test_what_is_not_declared_is_refused(change: dict[str, Any], message: str) -> None:

@@ -65,6 +65,12 @@ def test_tokens_come_as_often_as_their_probability_says(sampling: Sampling) -> N
     np.testing.assert_allclose(logprobs, np.log(p[tokens]), atol=2e-6)
 
 
+def test_more_likeliest_tokens_than_a_tensor_can_count_are_all_of_them() -> None:
+    logits = torch.arange(70.0)[None]
+    wanted = sample(logits, [Sampling(top_k=70, seed=3)], [0])
+    assert sample(logits, [Sampling(top_k=10**30, seed=3)], [0]) == wanted
+
+
 def test_greedy_takes_the_best_and_says_its_plain_log_probability() -> None:
     logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0))
     tokens, logprobs, *_ = sample(logits, [Sampling(temperature=0.0)] * 9, [0] * 9)

@@ -44,6 +44,14 @@ def test_a_version_arrives_bit_for_bit(tmp_path: Path) -> None:
     assert same(learner, engine)
 
 
+def test_an_engine_that_serves_fewer_bits_rounds_what_it_reads(tmp_path: Path) -> None:
+    """Several ranks of a learner on GPUs publish their float32 masters here, and the engine serves bfloat16."""
+    learner, engine = decoder(1), decoder(2).bfloat16()
+    WeightBoard.create(tmp_path / "board", learner).publish(learner, Version(0, 1))
+    WeightBoard.attach(tmp_path / "board").load_into(engine, Version(0, 1))
+    assert same(learner.bfloat16(), engine)
+
+
 def test_another_process_reads_the_version(tmp_path: Path) -> None:
     learner = decoder(1)
     save_model(tmp_path / "model", learner)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from etude.cli.main import app
 from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
 from etude.learn.parallel.layout import Layout
 from etude.plan.request import read_layout, read_ranks
 
@@ -84,6 +85,10 @@ def test_a_config_file_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None
 def test_layouts_and_numbers_are_read_as_they_are_written() -> None:
     assert read_layout("shard=4, context=2,expert=8") == Layout(8, 1, 4, 8, 2)
     assert read_ranks("64,8,8") == [8, 64]
+    with pytest.raises(EtudeError, match="--layout"):
+        read_layout("shard=4²")
+    with pytest.raises(EtudeError, match="--ranks is '8²'"):
+        read_ranks("8²")
 
 
 def test_the_recipe_says_its_own_layout() -> None:

@@ -262,7 +262,7 @@ def test_plan_simulates_with_measured_times() -> None:
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
-    for words in ("", "0", "many", "1000000"):
+    for words in ("", "0", "many", "1000000", "1²"):
         with pytest.raises(EtudeError, match="--sandboxes"):
             read_sandboxes(words)
     assert read_sandboxes("1_000, 10") == [10, 1000]

@@ -140,3 +140,29 @@ def test_a_request_that_vllm_has_not_begun_yet_is_aborted_all_the_same() -> None
         assert not await engine.abort("mine")  # it has ended
 
     asyncio.run(work())
+
+
+def test_vllm_waits_while_the_store_of_its_weights_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = {"size": 9, "values": 4, "changed": 1}
+    head = json.dumps({"links": [{"version": "0.1", "parts": [part]}]}).encode()
+    answers: list[Any] = [EtudeError("s3://b: HEAD could not be read: 503"), b"{", (None), b'{"links": [1]}', head]
+
+    class Store:
+        def read_head(self, name: str) -> Any:
+            found = answers.pop(0) if len(answers) > 1 else answers[0]
+            if isinstance(found, EtudeError):
+                raise found
+            return found, ""
+
+    monkeypatch.setattr("etude.policies.vllm_client.open_store", lambda _: Store())
+    monkeypatch.setattr("etude.policies.vllm_client.LOOK", 0.0)
+
+    async def work() -> None:
+        engine = VLLMClient("unix:/nowhere", deadline=60.0)
+        assert await engine._published(Version(0, 1)) == {"publish_bytes": 9, "publish_density": 0.25}
+        engine.deadline = 0.05
+        answers[:] = [EtudeError("s3://b: HEAD could not be read: 503")]
+        with pytest.raises(EtudeError, match=r"version 0\.1 did not appear .* within 0\.05 s: s3://b: HEAD could not"):
+            await engine._published(Version(0, 1))
+
+    asyncio.run(asyncio.wait_for(work(), 60))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,8 @@ from etude.model.weight_transfer.object_store import Conflict, ObjectStore
 
 HEAD: Final = "HEAD"
 DAMAGED: Final = "damaged/"
+# What a writer may delete: the place that was named for the chain may hold other things, a whole bucket or a run.
+_OURS: Final = re.compile(r"(damaged/)?(base|delta)[/-]\d+\.\d+-\w+", re.ASCII)
 TRIES: Final = 3  # of reading one object: what was damaged on its way is whole the next time
 
 
@@ -104,6 +107,10 @@ class NotThere(EtudeError):
         self.newest = newest
 
 
+class OtherWeights(EtudeError):
+    """What a reader holds is not what the chain goes on from."""
+
+
 class DamagedObject(EtudeError):
     """An object is not what the head says; the writer was told."""
 
@@ -157,7 +164,7 @@ class ChainWriter:
         return True
 
     def _reported(self) -> bool:
-        return any(name.startswith(DAMAGED) for name in self.store.names())
+        return any(name.startswith(DAMAGED) and _OURS.fullmatch(name) for name in self.store.names())
 
     def write_part(self, weights: Mapping[str, Tensor], version: Version, part: str, *, full: bool) -> StoredPart:
         """Puts the tensors of one part there; nobody sees it before `commit`."""
@@ -184,8 +191,8 @@ class ChainWriter:
         self._swap(replace(self._head, links=links, earlier=earlier), f"version {version} was not published")
         self._settle(committed=True)
         if full:
-            kept = {HEAD, *earlier, *(part.name for part in parts)}
-            for name in set(self.store.names()) - kept:
+            kept = {*earlier, *(part.name for part in parts)}
+            for name in set(filter(_OURS.fullmatch, self.store.names())) - kept:
                 self.store.delete(name)
 
     def _begin_anew(self) -> None:
@@ -261,10 +268,10 @@ class ChainReader:
         else:
             before = parts.get(_part(part.name), {})
             if header_of(data).get("from") != digest(before):
-                raise EtudeError(f"{part.name} is the change of other weights than these; nothing was applied")
+                raise OtherWeights(f"{part.name} is the change of other weights than these; nothing was applied")
             made = apply(data, before)
         if digest(made) != part.weights:
-            raise EtudeError(f"{part.name} does not lead to the weights that were published; nothing was applied")
+            raise OtherWeights(f"{part.name} does not lead to the weights that were published; nothing was applied")
         return made
 
     def _fetch(self, part: StoredPart) -> bytes:

@@ -6,6 +6,7 @@ may put the next one there, so that two writers cannot both believe that they pu
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -21,6 +22,7 @@ from etude.core.errors import EtudeError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _SECONDS: Final = 60  # for one request to a bucket
+_NO_BUCKET: Final = "NoSuchBucket"  # as S3 says it
 _METADATA: Final = "169.254.169.254"  # who is asked for credentials, in a cloud, where the environment has none
 
 
@@ -63,6 +65,7 @@ class DirectoryStore:
     def put(self, name: str, data: bytes) -> None:
         path = self.root / _checked(name)
         with self._saying(f"{name} could not be written"):
+            self._be_there()
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, data)
 
@@ -71,6 +74,7 @@ class DirectoryStore:
             try:
                 return (self.root / _checked(name)).read_bytes()
             except FileNotFoundError:
+                self._be_there()
                 return None
 
     def read_head(self, name: str) -> tuple[bytes | None, str]:
@@ -86,12 +90,18 @@ class DirectoryStore:
 
     def names(self) -> list[str]:
         with self._saying("its objects could not be listed"):
+            self._be_there()
             files = [path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file()]
         return sorted(name for name in files if _NAME.fullmatch(name))
 
     def delete(self, name: str) -> None:
         with self._saying(f"{name} could not be deleted"):
             (self.root / _checked(name)).unlink(missing_ok=True)
+
+    def _be_there(self) -> None:
+        """A mount that is away must not pass for a store without objects, nor be written beside."""
+        if not self.root.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the directory is gone; is it mounted?")
 
     @contextmanager
     def _saying(self, what: str) -> Iterator[None]:
@@ -122,7 +132,9 @@ class BucketStore:
         plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
         client: Any = {"timeout": timedelta(seconds=_SECONDS), "allow_http": plain}
         try:
-            self._store: Any = from_url(address, client_options=client)
+            # The library would repeat requests that take a minute each for three: who asks has a deadline of its own.
+            again: Any = {"retry_timeout": timedelta(seconds=_SECONDS / 2)}
+            self._store: Any = from_url(address, client_options=client, retry_config=again)
         except Exception as error:  # the library's errors have no common base
             raise EtudeError(f"{address} cannot be opened: {error}") from None
 
@@ -138,7 +150,9 @@ class BucketStore:
             try:
                 found = self._obstore.get(self._store, _checked(name))
                 return bytes(found.bytes()), found.meta["e_tag"] or ""
-            except FileNotFoundError:
+            except FileNotFoundError as missing:
+                if _NO_BUCKET in str(missing):  # which says nothing of its objects
+                    raise
                 return None, ""
 
     def swap_head(self, name: str, data: bytes, tag: str) -> str:
@@ -173,6 +187,8 @@ class BucketStore:
 def _said(error: Exception) -> str:
     """The library's error in a line: behind its first one it shows its own structures."""
     first = str(error).strip().partition("\n")[0][:200]
+    if _NO_BUCKET in str(error):
+        return "there is no such bucket"
     if _METADATA not in str(error):
         return first
     keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

@@ -20,7 +20,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.model.checkpoint.directory import named_weights
 from etude.model.decoder import Decoder
-from etude.model.weight_transfer.delta_chain import ChainReader, DamagedObject, NotThere
+from etude.model.weight_transfer.delta_chain import ChainReader, NotThere, OtherWeights
 from etude.model.weight_transfer.fewer_bits import restored
 from etude.model.weight_transfer.object_store import Conflict, open_store
 from etude.model.weight_transfer.shared_memory import WeightBoard
@@ -80,13 +80,10 @@ class ChainSource:
                     raise
             except Conflict:
                 raise
-            except DamagedObject:
-                # The learner was asked for a full base.
-                if time.monotonic() > until:
-                    raise
-            except EtudeError:
-                # A store that is away for a moment; or a chain that is no base of what we hold: from its start again.
-                self._reader = None
+            except EtudeError as failed:
+                # A store that is away for a moment, or an object is damaged and the learner was asked for a full base.
+                if isinstance(failed, OtherWeights):
+                    self._reader = None  # from the chain's start again
                 if time.monotonic() > until:
                     raise
             time.sleep(wait)

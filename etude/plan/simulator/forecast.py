@@ -71,7 +71,7 @@ def read_times(path: Path) -> tuple[ServiceTimes, Recipe | None]:
 
 def read_sandboxes(words: str) -> list[int]:
     parts = [part.strip().replace("_", "") for part in words.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() and LEAST <= int(part) <= MOST for part in parts):
+    if not parts or not all(part.isdecimal() and LEAST <= int(part) <= MOST for part in parts):
         raise EtudeError(f"--sandboxes is {words!r}; give numbers from {LEAST} to {MOST} with commas between")
     return sorted({int(part) for part in parts})
 

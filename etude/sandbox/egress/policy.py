@@ -15,6 +15,7 @@ from etude.core.errors import EtudeError
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.ASCII)
 _PORTS: Final = (80, 443)
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_PUBLIC6: Final = ipaddress.ip_network("2000::/3")  # all that was ever given out; `is_global` takes fec0::/10 as well
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -72,7 +73,8 @@ class EgressPolicy:
             return
         for text in found:
             address = embedded(ipaddress.ip_address(text.partition("%")[0]))
-            if not address.is_global or address.is_multicast or address.is_reserved or address in own:
+            inside = address.version == 6 and address not in _PUBLIC6
+            if inside or not address.is_global or address.is_multicast or address.is_reserved or address in own:
                 raise Refused(f"{name} is at {address}, which is not a public address of another machine")
 
 

@@ -16,7 +16,9 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -56,13 +58,21 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 @dataclass(frozen=True)
 class EgressLimits:
+    requests: int = 20_000  # of one sandbox: each is a line of the log, which lies on the host's disk
     request_bytes: int = 16 << 20  # of a body that leaves
     response_bytes: int = 1 << 30
 
 
+@cache
+def _resolving() -> ThreadPoolExecutor:
+    """Threads of its own: a resolver that does not answer would hold those that all of this process shares."""
+    return ThreadPoolExecutor(16, "egress-names")
+
+
 async def resolve(name: str, port: int) -> list[str]:
     """The addresses of a name, by this machine's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    ask = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_resolving(), ask)
     return list(dict.fromkeys(str(row[4][0]) for row in found))
 
 
@@ -70,6 +80,7 @@ async def resolve(name: str, port: int) -> list[str]:
 class _Request:
     """One connection, as the log tells it."""
 
+    number: int
     method: str = ""
     host: str = ""
     port: int = 0
@@ -103,6 +114,7 @@ class EgressProxy:
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._made = 0  # requests so far
 
     async def listen(self, listener: socket.socket) -> None:
         self._server = await asyncio.start_server(self._connected, sock=listener, limit=2 * MOST_HEAD)
@@ -121,7 +133,8 @@ class EgressProxy:
             writer.transport.abort()
             return
         self._tasks.add(task)
-        request = _Request()
+        self._made += 1
+        request = _Request(self._made)
         try:
             async with self._at_once:
                 try:
@@ -140,7 +153,8 @@ class EgressProxy:
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
-            self._write_log(request)
+            if request.number <= self._limits.requests + 1:  # the last line says why there are no more
+                self._write_log(request)
 
     def _write_log(self, request: _Request) -> None:
         facts = {"time": round(request.began, 3), "sandbox": self._name, **vars(request)}
@@ -164,6 +178,8 @@ class EgressProxy:
         head = await _read_head(reader, request_side=True)
         method, target, _ = head.first
         request.method, request.path = method, target
+        if request.number > self._limits.requests:
+            raise Refused(f"this sandbox has made {self._limits.requests} requests, and may make no more")
         secure = method == "CONNECT"
         if secure:
             request.host, request.port = _authority(target, None)
@@ -247,9 +263,10 @@ class EgressProxy:
             writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
             async with asyncio.timeout(_BODY_SECONDS):
                 request.sent = await _copy_body(head, program[0], writer, self._limits.request_bytes)
-            while (answer := await _read_head(reader, request_side=False)).first[1].startswith("1"):
-                if answer.first[1] == "101":
-                    raise Refused("the host wanted another protocol")
+            async with asyncio.timeout(_BODY_SECONDS):  # of all that come before the answer
+                while (answer := await _read_head(reader, request_side=False)).first[1].startswith("1"):
+                    if answer.first[1] == "101":
+                        raise Refused("the host wanted another protocol")
             await self._pass_back(answer, head.first[0] == "HEAD", reader, program[1], request)
         finally:
             writer.transport.abort()  # it was heard to the end, or is not heard any more

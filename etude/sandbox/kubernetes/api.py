@@ -65,7 +65,8 @@ class KubernetesApi:
     async def __aenter__(self) -> Self:
         checked: Any = True
         if self.account is not None:
-            checked = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
+            with _account():
+                checked = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
         # Not through a proxy of the environment: these are addresses of the cluster or of this machine.
         connector = aiohttp.TCPConnector(ssl=checked)
         timeout = aiohttp.ClientTimeout(total=SECONDS)
@@ -96,7 +97,8 @@ class KubernetesApi:
         headers = {"Accept": "application/json"}
         if self.account is not None:
             # Read each time: the cluster replaces it every hour.
-            headers["Authorization"] = f"Bearer {(self.account / 'token').read_text().strip()}"
+            with _account():
+                headers["Authorization"] = f"Bearer {(self.account / 'token').read_text().strip()}"
         url = f"{self.address}/{path.format(self.namespace)}"
         try:
             asked = self._session.request(method, url, json=body, params=query, headers=headers, allow_redirects=False)
@@ -116,6 +118,14 @@ class KubernetesApi:
         if not isinstance(found, dict):
             raise EtudeError(f"the API server at {self.address} answered with no JSON object")
         return found
+
+
+@contextmanager
+def _account() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise EtudeError(f"the account of this pod cannot be used: {error}") from None
 
 
 @contextmanager

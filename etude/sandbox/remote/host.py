@@ -20,7 +20,7 @@ from etude.sandbox.base import Capabilities, Egress, Layer, SandboxFailure, Snap
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.layer_transfer import names_of
 from etude.sandbox.remote.machine import UNREACHED, Machine
-from etude.sandbox.remote.messages import Started, StartRequest
+from etude.sandbox.remote.messages import MachineFacts, Started, StartRequest
 from etude.sandbox.remote.sandbox import RemoteSandbox
 from etude.sandbox.sentinel import sandbox_works
 from etude.sandbox.store.layers import Store
@@ -49,6 +49,7 @@ class RemoteHost(BackendHost[RemoteSandbox]):
         self._keeping: dict[Machine, asyncio.Task[None]] = {}
         self._checks: dict[str, asyncio.Task[bool]] = {}  # sentinels under way, by address
         self._prefetched: set[str] = set()
+        self._known: Sequence[MachineFacts] = ()
         self._more = asyncio.Event()  # a place may have become free
 
     @classmethod
@@ -110,16 +111,15 @@ class RemoteHost(BackendHost[RemoteSandbox]):
                 await self._join(Machine(address, self._token, self.store))
 
     async def _join(self, machine: Machine) -> None:
+        machine.refuse = self._refuse
         with contextlib.suppress(EtudeError):  # it is reached for again as one that was there from the start
             await machine.open()
-        backend = machine.facts and machine.facts.capabilities.backend
-        if backend is not None and backend != self.capabilities.backend:
-            machine.cordoned = f"it has {backend} sandboxes, and the others do not"
         self.machines = (*self.machines, machine)
         self._keeping[machine] = asyncio.ensure_future(machine.keep())
         self._more.set()
 
     async def _leave(self, machine: Machine) -> None:
+        self._facts()
         self.machines = tuple(each for each in self.machines if each is not machine)
         self._keeping.pop(machine).cancel()
         failure = SandboxFailure("host", f"the sandbox host {machine.address} is gone for good: {machine.down}")
@@ -142,29 +142,44 @@ class RemoteHost(BackendHost[RemoteSandbox]):
             raise EtudeError(
                 f"the sandbox host {up[0].address} isolates nothing (backend plain); ask for that by name: remote/plain"
             )
+        for machine in self.machines:  # also what answers later, or comes back as another
+            machine.refuse = self._refuse
+
+    def _refuse(self, facts: MachineFacts) -> str:
+        """Why a machine like this cannot be one of these."""
+        here, there = self.capabilities, facts.capabilities
+        if here.isolated and not there.isolated:
+            return f"isolates nothing (backend {there.backend}), and the others do"
+        return f"has {there.backend} sandboxes, and the others do not" if there.backend != here.backend else ""
 
     @property
     def capabilities(self) -> Capabilities:
         """Those of its machines: all have one backend."""
-        return next(machine.facts.capabilities for machine in self.machines if machine.facts is not None)
+        return self._facts()[0].capabilities
 
     @property
     def preload(self) -> tuple[str, ...]:
         """What all machines that answered have loaded."""
-        found = [machine.facts.preload for machine in self.machines if machine.facts is not None]
+        found = [facts.preload for facts in self._facts()]
         return tuple(name for name in found[0] if all(name in each for each in found))
+
+    def _facts(self) -> Sequence[MachineFacts]:
+        """Of all machines that answered; of those that did before, while there are none."""
+        self._known = [machine.facts for machine in self.machines if machine.facts is not None] or self._known
+        return self._known
 
     async def _start(self, recipe: SandboxRecipe, snapshot: Snapshot | None) -> RemoteSandbox:
         deadline = asyncio.get_running_loop().time() + self._place_seconds
         while True:
             chosen = placement.choose(self.machines)
-            if chosen is not None:
-                found = await self._start_on(self.machines[chosen], recipe, snapshot)
+            machine = None if chosen is None else self.machines[chosen]  # machines may leave while it is asked
+            if machine is not None:
+                found = await self._start_on(machine, recipe, snapshot)
                 if found is not None:
                     return found
             # One that has no place in spite of its load (its memory is under pressure) is not asked again at once.
             late = asyncio.get_running_loop().time() >= deadline
-            if chosen is None or late or self.machines[chosen].usable:
+            if machine is None or late or machine.usable:
                 await self._await_place(deadline)
 
     async def _start_on(

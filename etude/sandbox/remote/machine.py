@@ -11,10 +11,8 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Caller, ConnectionLost
@@ -57,6 +55,7 @@ class Machine:
         self.asked = 0  # starts under way that its load does not count yet
         self.down = "it was not reached yet"  # why it takes no sandboxes; empty where it does
         self.cordoned = ""  # why it failed its sentinel
+        self.refuse: Callable[[MachineFacts], str] = lambda facts: ""  # why one that is like this cannot be used
         self.generation = 0  # sandboxes of an earlier one are gone
         self.alive: set[int] = set()  # numbers of sandboxes that somebody has or waits for
         self._numbers = itertools.count(1)
@@ -77,10 +76,12 @@ class Machine:
     async def open(self) -> None:
         """Opens the session; an `EtudeError` or `SandboxFailure` says why there is none."""
         facts = unpack(MachineFacts, await self.call("hello", Frame({})))
+        refused = self.refuse(facts)
         if facts.version != __version__:
-            raise EtudeError(
-                f"the sandbox host {self.address} runs etude {facts.version}, this is {__version__}: install the same"
-            )
+            refused = f"runs etude {facts.version}, this is {__version__}: install the same"
+        if refused:
+            self.facts, self.down = None, f"the sandbox host {self.address} {refused}"
+            raise EtudeError(self.down)
         if self.facts is not None and facts.instance != self.facts.instance:
             self._lose()
         self.facts, self.load, self.down = facts, facts.load, ""
@@ -93,7 +94,8 @@ class Machine:
             pause = min(lease / _BEATS, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
             try:
-                await self.beat(pause)
+                # One that was refused has a session there, and would answer a beat.
+                await (self.open() if self.facts is None else self.beat(pause))
                 silent = 0.0
             except EtudeError as error:
                 silent += pause
@@ -179,33 +181,40 @@ class Machine:
         await asyncio.shield(self._sending[digest])
 
     async def _send_layer(self, layer: Layer) -> None:
-        transfer, send = await self._new_transfer()
-        request = await layer_transfer.send_layer(self.store, layer, send, transfer)
-        await self.call("publish", pack(request), WALK_SECONDS)
+        async with self._new_transfer() as (transfer, send):
+            request = await layer_transfer.send_layer(self.store, layer, send, transfer)
+            await self.call("publish", pack(request), WALK_SECONDS)
 
     async def _send_snapshot(self, snapshot: Snapshot) -> None:
-        transfer, send = await self._new_transfer()
-        request = await layer_transfer.send_snapshot(snapshot, send, transfer)
-        await self.call("publish", pack(request), WALK_SECONDS)
+        async with self._new_transfer() as (transfer, send):
+            request = await layer_transfer.send_snapshot(snapshot, send, transfer)
+            await self.call("publish", pack(request), WALK_SECONDS)
 
-    async def _new_transfer(self) -> tuple[int, layer_transfer.SendBlock]:
+    @contextlib.asynccontextmanager
+    async def _new_transfer(self) -> AsyncIterator[tuple[int, layer_transfer.SendBlock]]:
         transfer = int((await self.call("transfer", Frame({}))).header["transfer"])
 
         async def send(offset: int, data: bytes) -> None:
             await self.call("put block", pack(BlockRequest(transfer, offset, as_array(data))))
 
-        return transfer, send
+        try:
+            yield transfer, send
+        except Exception:  # one that is cancelled is so because the session ends
+            await self._end_transfer(transfer)  # what came of it would stay on that disk until the session ends
+            raise
+
+    async def _end_transfer(self, transfer: int) -> None:
+        with contextlib.suppress(EtudeError):
+            await self.call("end transfer", pack(BlockRequest(transfer, 0, as_array(b""))))
 
     async def receive(self, transfer: int, size: int, out: int) -> None:
         """What a machine made, into a file of ours."""
-        nothing = np.zeros(0, np.uint8)
 
         async def read(offset: int) -> bytes:
-            answer = await self.call("get block", pack(BlockRequest(transfer, offset, nothing)))
+            answer = await self.call("get block", pack(BlockRequest(transfer, offset, as_array(b""))))
             return as_bytes(answer.arrays["data"])
 
         try:
             await layer_transfer.receive(out, size, read)
         finally:
-            with contextlib.suppress(SandboxFailure):
-                await self.call("end transfer", pack(BlockRequest(transfer, 0, nothing)))
+            await self._end_transfer(transfer)

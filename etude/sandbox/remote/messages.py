@@ -231,6 +231,6 @@ def split_address(address: str) -> tuple[str, int] | None:
     if "/" in address:
         return None
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise EtudeError(f"{address!r} is no address of a sandbox host: give HOST:PORT or the path of a local socket")
     return host.strip("[]"), int(port)

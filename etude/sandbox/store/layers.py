@@ -235,16 +235,18 @@ class Store:
 
     def hold(self, layer: Layer) -> int:
         """Keep a layer from being pruned for as long as the descriptor is open."""
-        folder = layer.path.parent
+        folder, handle = layer.path.parent, -1
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # Shared: many sandboxes hold a layer, and a prune needs the lock alone.
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            # The time of last use, which `prune` sorts by. It is not there where a prune had the lock first.
+            os.utime(folder / "layer.json")
         except OSError as error:
+            if handle >= 0:
+                os.close(handle)
             text = f"layer {layer.digest[:12]} is not in the store any more ({error.strerror}: {folder})"
             raise SandboxFailure("store", text) from None
-        # Shared: many sandboxes hold a layer, and a prune needs the lock alone.
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        # The time of last use, which `prune` sorts by.
-        os.utime(folder / "layer.json")
         return handle
 
     def prune(self, max_bytes: int) -> list[str]:

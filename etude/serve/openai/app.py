@@ -125,11 +125,15 @@ class OpenAIRoutes:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body, prompts = await self._bodies.read(request, self._completion_prompts)
         writer = CompletionWriter(self._options(body))
-        echoes: list[PromptScores | None] = [None] * len(prompts)
+        echoes: Sequence[PromptScores | None] = [None] * len(prompts)
         if body.echo:
-            for place, ids in enumerate(prompts):
+            for ids in prompts:
                 self._prompts.room(len(ids), 0)
-                echoes[place] = await self._prompt_scores(ids, body) if body.wants_logprobs else PromptScores([], [])
+            try:
+                async with asyncio.timeout(self._settings.request_seconds):
+                    echoes = [await self._prompt_scores(ids, body) for ids in prompts]
+            except TimeoutError:
+                raise self._late() from None
 
         def choice(index: int, number: int, prompt: Sequence[int], sampling: Sampling) -> Choice:
             reader = TextReader(self._dialect, body.stops)
@@ -139,7 +143,7 @@ class OpenAIRoutes:
         if body.max_tokens == 0:  # an evaluation that wants to know the prompt's log-probabilities alone
             many = [(prompt, number) for prompt in prompts for number in range(body.choices)]
             choices = [choice(i, number, prompt, Sampling()) for i, (prompt, number) in enumerate(many)]
-            wholes = [replace(self._echoed(one), finish="length") for one in choices]
+            wholes = [replace(self._echoed(one, body), finish="length") for one in choices]
             return web.json_response(writer.whole(choices, wholes))
         return await self._answer(request, body, prompts, writer, choice)
 
@@ -210,7 +214,7 @@ class OpenAIRoutes:
                 wholes = [ChoiceDelta.empty() for _ in choices]
                 for choice in choices:
                     if choice.echo is not None:
-                        wholes[choice.index].add(self._echoed(choice))
+                        wholes[choice.index].add(self._echoed(choice, body))
                 async for choice, piece in answering.pieces():
                     wholes[choice.index].add(piece)
             return web.json_response(writer.whole(choices, wholes))
@@ -236,7 +240,7 @@ class OpenAIRoutes:
                         await response.prepare(request)
                     chunks = [] if choice.index in begun else list(writer.begin(choice))
                     if choice.index not in begun and choice.echo is not None:
-                        chunks += writer.say(choice, self._echoed(choice))
+                        chunks += writer.say(choice, self._echoed(choice, body))
                     begun.add(choice.index)
                     chunks += writer.say(choice, piece)
                     if chunks:
@@ -316,12 +320,14 @@ class OpenAIRoutes:
         return self._prompts.of_chat(chat, open_turn=request.add_generation_prompt is not False)
 
     async def _prompt_scores(self, ids: Sequence[int], body: CompletionRequest) -> PromptScores:
+        if not body.wants_logprobs:
+            return PromptScores([], [])
         return await self._engine.call(lambda engine: engine.prompt_scores(ids, body.tops))
 
-    def _echoed(self, choice: Choice) -> ChoiceDelta:
+    def _echoed(self, choice: Choice, body: Body) -> ChoiceDelta:
         data = b"".join(token_bytes(self._dialect, token) for token in choice.prompt)
         piece = choice.echoed(data.decode("utf-8", "replace"))
-        return piece if choice.echo and choice.echo.logprobs else ChoiceDelta(piece.delta, [], [], [])
+        return piece if body.wants_logprobs else ChoiceDelta(piece.delta, [], [], [])
 
     def _completion_prompts(self, body: Any) -> tuple[CompletionRequest, list[list[int]]]:
         request = read_completion(body, self._completion)

@@ -41,8 +41,9 @@ class Bodies:
             raise ApiError(415, "the body must have the content type application/json", close=True)
         if (request.content_length or 0) > self.limit:
             raise self._too_large()
-        # A body that does not say its length may become as large as is allowed.
-        length = request.content_length if request.content_length is not None else self.limit
+        # A body that does not say its length, or comes packed, may become as large as is allowed.
+        packed = request.content_length is None or "Content-Encoding" in request.headers
+        length = self.limit if packed else request.content_length or 0
         reckoned = length if length >= LARGE else 0
         if reckoned and self.arriving and self.arriving + reckoned > ALL_LARGE:
             sentence = "too many large bodies are arriving at once; ask again later"

@@ -140,6 +140,7 @@ def _text(content: str | Sequence[TextPart | RefusalPart] | None) -> str:
 def _call(call: ToolCall, where: str) -> Call:
     try:
         arguments = json.loads(call.function.arguments or "{}")
+        json.dumps(arguments, ensure_ascii=False).encode()  # no half of a surrogate pair, which would pass for a byte
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

@@ -18,7 +18,10 @@ from etude.serve.openai.responses import ChatWriter, Json, ResponseOptions, Resp
 
 # Fields with another place or meaning in a chat, or none; all others are handed on, and refused there if unknown.
 OWN = ("input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "reasoning", "background")
-UNUSED = ("include", "truncation", "stream_options", "previous_response_id", "conversation", "max_tool_calls", "prompt")
+UNUSED = ("include", "truncation", "stream_options", "previous_response_id", "conversation", "max_tool_calls")
+# What the items that come out have no place for, and what of it asks for nothing.
+NOT_TOLD = {"n": 1, "logprobs": False, "top_logprobs": 0, "return_token_ids": False, "prompt": None, "messages": None}
+LOGPROBS = "message.output_text.logprobs"
 
 
 def chat_body(body: Any) -> Any:
@@ -28,24 +31,35 @@ def chat_body(body: Any) -> Any:
     if any(body.get(name) is not None for name in ("previous_response_id", "conversation")):
         sentence = "nothing is stored here: send the earlier items as 'input'"
         raise ApiError(400, sentence, param="previous_response_id", code="unsupported_value")
-    chat: Json = {name: value for name, value in body.items() if name not in (*OWN, *UNUSED)}
+    include = body.get("include")
+    asked = [name for name, nothing in NOT_TOLD.items() if body.get(name) not in (None, nothing)]
+    if asked := [*asked, *(["include"] if isinstance(include, list) and LOGPROBS in include else [])]:
+        sentence = f"{asked[0]!r} is not possible in /v1/responses; ask /v1/chat/completions"
+        raise ApiError(400, sentence, param=asked[0], code="unsupported_value")
+    chat: Json = {name: value for name, value in body.items() if name not in (*OWN, *UNUSED, *NOT_TOLD)}
     if body.get("background"):
         raise ApiError(400, "'background' is not possible: nothing is stored", param="background")
     chat["messages"] = _messages(body.get("instructions"), body.get("input"))
     if body.get("max_output_tokens") is not None:
         chat["max_completion_tokens"] = body["max_output_tokens"]
-    if isinstance(body.get("tools"), list) and body["tools"]:
-        chat["tools"] = [_tool(tool) for tool in body["tools"]]
-        chat["tool_choice"] = body.get("tool_choice")
-    if isinstance(effort := (body.get("reasoning") or {}), dict) and effort.get("effort") is not None:
-        chat["reasoning_effort"] = effort["effort"]
-    form = body["text"].get("format") if isinstance(body.get("text"), dict) else None
+    tools = body.get("tools")
+    chat["tools"] = [_tool(tool) for tool in tools] if isinstance(tools, list) else tools
+    chat["tool_choice"] = body.get("tool_choice")
+    chat["reasoning_effort"] = _object(body, "reasoning").get("effort")
+    text = _object(body, "text")
+    chat["verbosity"], form = text.get("verbosity"), text.get("format")
     if isinstance(form, dict):
         inner = {name: form[name] for name in ("name", "schema", "strict", "description") if name in form}
-        chat["response_format"] = {"type": form.get("type")} | ({"json_schema": inner} if inner else {})
-    if chat.get("top_logprobs"):
-        chat["logprobs"] = True
+        form = {"type": form.get("type")} | ({"json_schema": inner} if inner else {})
+    chat["response_format"] = form
     return chat
+
+
+def _object(body: Json, name: str) -> Json:
+    found = body.get(name)
+    if not isinstance(found, dict | None):
+        raise ApiError(400, f"'{name}' must be an object or null", param=name, code="invalid_value")
+    return found or {}
 
 
 def _messages(instructions: Any, given: Any) -> list[Any]:
@@ -107,35 +121,32 @@ class ResponsesWriter(ResponseWriter):
         piece = wholes[0]
         output: list[Json] = []
         if piece.delta.thinking:
-            part = {"type": "reasoning_text", "text": piece.delta.thinking}
-            output.append({"type": "reasoning", "id": _id("rs"), "summary": [], "content": [part]})
+            output.append(_reasoning(piece.delta.thinking))
         if piece.delta.text or not piece.delta.calls:
-            output.append(self._message(_id("msg"), piece.delta.text))
+            output.append(_message(piece.delta.text))
         output += [self._call_item(_id("fc"), self._function(call)) for call in piece.delta.calls]
         return self._response(output, piece.finish) | {"usage": _usage(choices)}
 
     def begin(self, choice: Choice) -> Iterator[Json]:
         self._items: list[Json] = []
-        self._text = self._open = ""  # of the message, and its id until it has ended
+        self._part: Json | None = None  # of the last item, while its text comes
         self._number = -1
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response([], None))
 
     def say(self, choice: Choice, piece: ChoiceDelta) -> Iterator[Json]:
+        if piece.delta.thinking:
+            yield from self._tell_text(_reasoning(""), piece.delta.thinking)
         if piece.delta.text:
-            if not self._text:
-                yield from self._begin_message()
-            self._text += piece.delta.text
-            at = self._at(self._items[-1]["id"])
-            yield self._event("response.output_text.delta", **at, delta=piece.delta.text, logprobs=[])
+            yield from self._tell_text(_message(""), piece.delta.text)
         if piece.delta.calls or piece.finish is not None:
-            yield from self._end_message()
+            yield from self._end_text()
         for call in piece.delta.calls:
             yield from self._tell_call(self._call_item(_id("fc"), self._function(call)))
         if piece.finish is not None:
-            if not self._items:
-                yield from self._begin_message()
-                yield from self._end_message()
+            if all(item["type"] == "reasoning" for item in self._items):
+                yield from self._tell_text(_message(""), "")
+                yield from self._end_text()
             response = self._response(self._items, piece.finish) | {"usage": _usage([choice])}
             kind = "incomplete" if response["status"] == "incomplete" else "completed"
             yield self._event(f"response.{kind}", response=response)
@@ -143,22 +154,28 @@ class ResponsesWriter(ResponseWriter):
     def usage(self, choices: Sequence[Choice]) -> Json:
         return {}
 
-    def _begin_message(self) -> Iterator[Json]:
-        self._items.append(self._message(_id("msg"), ""))
-        item = self._items[-1]
-        self._open = item["id"]
-        added = item | {"status": "in_progress", "content": []}
-        yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=added)
-        yield self._event("response.content_part.added", **self._at(item["id"]), part=item["content"][0])
+    def _tell_text(self, item: Json, text: str) -> Iterator[Json]:
+        """More text of the last item if that is of this one's kind, or the beginning of this one."""
+        if self._part is None or self._items[-1]["type"] != item["type"]:
+            yield from self._end_text()
+            self._items.append(item)
+            self._part = item["content"][0]
+            added = item | {"status": "in_progress", "content": []}
+            yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=added)
+            # A copy: events are written when all of a piece are there, and the part has its text by then.
+            yield self._event("response.content_part.added", **self._at(), part=dict(self._part))
+        if text:
+            self._part["text"] += text
+            yield self._event(f"response.{self._part['type']}.delta", **self._at(), **self._logprobs(), delta=text)
 
-    def _end_message(self) -> Iterator[Json]:
-        item = self._items[-1] if self._items else None
-        if item is None or item["id"] != self._open:
+    def _end_text(self) -> Iterator[Json]:
+        if self._part is None:
             return
-        item["content"][0]["text"], self._open = self._text, ""
-        yield self._event("response.output_text.done", **self._at(item["id"]), text=self._text, logprobs=[])
-        yield self._event("response.content_part.done", **self._at(item["id"]), part=item["content"][0])
-        yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
+        kind, text = self._part["type"], self._part["text"]
+        yield self._event(f"response.{kind}.done", **self._at(), **self._logprobs(), text=text)
+        yield self._event("response.content_part.done", **self._at(), part=self._part)
+        yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=self._items[-1])
+        self._part = None
 
     def _tell_call(self, item: Json) -> Iterator[Json]:
         self._items.append(item)
@@ -174,12 +191,11 @@ class ResponsesWriter(ResponseWriter):
         self._number += 1
         return {"type": kind, "sequence_number": self._number, **fields}
 
-    def _at(self, item: str) -> Json:
-        return {"item_id": item, "output_index": len(self._items) - 1, "content_index": 0}
+    def _at(self) -> Json:
+        return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1, "content_index": 0}
 
-    def _message(self, name: str, text: str) -> Json:
-        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-        return {"type": "message", "id": name, "status": "completed", "role": "assistant", "content": [part]}
+    def _logprobs(self) -> Json:
+        return {name: [] for name in ("logprobs",) if self._part and name in self._part}
 
     def _call_item(self, name: str, function: Json) -> Json:
         call = f"call_{secrets.token_hex(12)}"
@@ -206,6 +222,16 @@ class ResponsesWriter(ResponseWriter):
             "top_p": None,
             "usage": None,
         }
+
+
+def _reasoning(text: str) -> Json:
+    part = {"type": "reasoning_text", "text": text}
+    return {"type": "reasoning", "id": _id("rs"), "summary": [], "content": [part]}
+
+
+def _message(text: str) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "message", "id": _id("msg"), "status": "completed", "role": "assistant", "content": [part]}
 
 
 def _id(prefix: str) -> str:

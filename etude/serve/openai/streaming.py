@@ -120,7 +120,7 @@ class TurnReader:
         place = find_stop(text, self._stops)
         if place is not None:
             self.stopped, text = True, text[:place]
-        elif not ended:
+        elif not ended and not turn.calls:  # words come before all calls: behind one nothing changes or ends them
             text = without_begun(_settled(text), self._stops)
         # Thinking is over once there is text behind it.
         if not ended and not text:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,18 @@ def test_a_reader_may_join_at_any_time_and_has_what_was_published(store: ObjectS
     # The chain before stays for readers that are in the middle of it; everything older is gone.
     left = [f"base/0.{step}-0" for step in (4, 8)] + [f"delta/0.{step}-0" for step in (5, 6, 7, 9)]
     assert sorted(name for name in store.names() if name != HEAD) == left
+
+
+def test_what_others_keep_in_the_place_of_a_chain_stays(store: ObjectStore) -> None:
+    others = ["journal.sqlite", "base/model.safetensors", "delta/x", "damaged/report.txt", "9/8"]
+    for name in others:
+        store.put(name, b"theirs")
+    writer = ChainWriter(store, base_every=1)
+    writer.claim("me")
+    for step in range(4):
+        writer.publish(weights(step), Version(0, step))
+    assert {*others} <= {*store.names()} and store.get("journal.sqlite") == b"theirs"
+    assert [name for name in store.names() if name not in others] == [HEAD, "base/0.2-0", "base/0.3-0"]
 
 
 def test_damage_is_refused_and_repaired_by_the_next_version(store: ObjectStore) -> None:
@@ -126,6 +140,21 @@ def test_a_disk_that_fails_is_an_error_of_ours(tmp_path: Path) -> None:
             ask()
 
 
+def test_a_directory_that_is_away_is_not_an_empty_one(tmp_path: Path) -> None:
+    root, away = tmp_path / "mounted" / "weights", tmp_path / "away"
+    writer, reader = ChainWriter(DirectoryStore(root)), ChainReader(DirectoryStore(root))
+    writer.publish(weights(0), Version(0, 0))
+    root.rename(away)
+    asked = (reader.update, reader.newest, writer.repair, lambda: writer.publish(weights(1), Version(0, 1)))
+    for ask in asked:
+        with pytest.raises(EtudeError, match="the directory is gone"):
+            ask()
+    assert not root.exists()
+    away.rename(root)
+    assert equal(reader.update(), 0)
+    assert writer.publish(weights(1), Version(0, 1)) < SMALL and equal(reader.update(), 1)
+
+
 def test_nothing_is_seen_of_a_version_before_its_head(store: ObjectStore) -> None:
     writer = ChainWriter(store)
     writer.publish(weights(0), Version(0, 0))
@@ -198,6 +227,37 @@ def test_an_error_of_a_bucket_is_one_line() -> None:
     broken.text = "Error performing PUT http://169.254.169.254/latest/api/token\n\nDebug source:\nx"
     with pytest.raises(EtudeError, match="the environment has no credentials for it, such as AWS_ACCESS_KEY_ID"):
         bucket.get("HEAD")
+
+
+def test_a_bucket_that_is_not_there_is_no_empty_one() -> None:
+    class Gone:
+        def get(self, *_: object) -> None:
+            raise FileNotFoundError("Object HEAD not found: 404: <Code>NoSuchBucket</Code>\n\nDebug source:")
+
+    bucket: Any = BucketStore("memory:///")
+    bucket._obstore = Gone()
+    with pytest.raises(EtudeError, match="HEAD could not be read: there is no such bucket"):
+        bucket.get("HEAD")
+
+
+def test_a_bucket_that_says_nothing_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL"):
+            monkeypatch.setenv(name, place)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+            monkeypatch.setenv(name, "x")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setattr("etude.model.weight_transfer.object_store._SECONDS", 0.2)
+        with pytest.raises(EtudeError, match="HEAD could not be read"):
+            BucketStore("s3://bucket/run").get("HEAD")
+        silent.setblocking(False)
+        tries = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                tries += 1
+    assert tries == 1  # of a minute: whoever asked tries again by itself, and meanwhile says what it waits for
 
 
 def test_a_store_that_comes_back_empty_gets_a_full_base(store: ObjectStore) -> None:

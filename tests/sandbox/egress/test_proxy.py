@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from etude.sandbox.egress import authority as authorities
 from etude.sandbox.egress import proxy as proxies
 from etude.sandbox.egress.authority import CertificateAuthority
 from etude.sandbox.egress.policy import EgressPolicy
-from etude.sandbox.egress.proxy import EgressProxy
+from etude.sandbox.egress.proxy import EgressLimits, EgressProxy
 
 pytest.importorskip("cryptography")
 
@@ -59,6 +61,75 @@ def test_connections_are_bounded_and_a_chunk_is_passed_on_in_parts(monkeypatch: 
 
     asyncio.run(asyncio.wait_for(go(), 60))
     assert all(len(line) < 3000 for line in lines)
+
+
+def test_a_host_that_goes_on_saying_that_it_goes_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxies, "_BODY_SECONDS", 0.5)
+
+    async def go() -> None:
+        async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        async with await asyncio.start_server(upstream, "127.0.0.1", 0) as server:
+            name = f"allowed.test:{server.sockets[0].getsockname()[1]}"
+            policy = EgressPolicy.of((), [name])
+            proxy = EgressProxy(policy, CertificateAuthority(), lambda _: None, resolver=resolve)
+            await proxy.listen(listener)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(f"GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert b"502" in await reader.readline()
+            writer.close()
+            await proxy.close()
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_names_that_nobody_answers_for_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(*_: object, **__: object) -> list[tuple[object, ...]]:
+        answered.wait(60)
+        return [(0, 0, 0, "", ("192.0.2.1", 443))]
+
+    monkeypatch.setattr("socket.getaddrinfo", slow)
+
+    async def go() -> None:
+        asked = [asyncio.ensure_future(proxies.resolve(f"{number}.test", 443)) for number in range(64)]
+        try:
+            # Threads that all of this process shares: starts of other sandboxes wait for them.
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 20) == "done"
+        finally:
+            answered.set()
+        assert await asyncio.gather(*asked) == [["192.0.2.1"]] * 64
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_program_cannot_fill_the_hosts_disk_with_its_log() -> None:
+    lines: list[str] = []
+
+    async def go() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port, limits = listener.getsockname()[1], EgressLimits(requests=3)
+        proxy = EgressProxy(EgressPolicy.of(["a.test"]), CertificateAuthority(), lines.append, limits=limits)
+        await proxy.listen(listener)
+        answers = []
+        for asked in (b"GET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n", b"\r\n\r\n") * 4:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(asked)
+            answers.append(await reader.read())
+            writer.close()
+        await proxy.close()
+        assert [b"is not allowed" in answer for answer in answers[::2]] == [True, True, False, False]
+        assert all(b"403" in answer and b"has made 3 requests" in answer for answer in answers[4::2])
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+    assert len(lines) == 4 and "has made 3 requests" not in lines[2]  # the last says why there are no more
 
 
 def test_certificates_are_bounded_and_each_compares_with_its_own_name(

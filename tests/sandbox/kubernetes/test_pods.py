@@ -156,5 +156,20 @@ def test_an_api_server_that_does_not_answer_is_an_error_of_one_sentence() -> Non
     asyncio.run(play())
 
 
+def test_an_account_that_cannot_be_read_for_a_moment_is_an_error_of_one_sentence(tmp_path: Path) -> None:
+    """The cluster replaces its files while a run follows the pods."""
+
+    async def play() -> None:
+        with pytest.raises(EtudeError, match="account of this pod cannot be used"):
+            async with KubernetesApi("http://127.0.0.1:9", "default", tmp_path):
+                pass
+        async with KubernetesApi("http://127.0.0.1:9", "default") as api:
+            api.account = tmp_path
+            with pytest.raises(EtudeError, match="account of this pod cannot be used"):
+                await api.list("Pod", "a=b")
+
+    asyncio.run(play())
+
+
 def test_the_recipes_pods_become_a_backend() -> None:
     assert backend_of("local", ["kubernetes:team/etude"]) == "remote:kubernetes:team/etude"

@@ -21,7 +21,7 @@ import pytest
 
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.transport import Frame, pack
+from etude.core.transport import Frame, pack, unpack
 from etude.forge.katas.task_source import katas
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
@@ -29,9 +29,10 @@ from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import backend_of, open_host
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.host import RemoteHost
-from etude.sandbox.remote.messages import BlockRequest, Load, PublishRequest, as_array
+from etude.sandbox.remote.machine import Machine
+from etude.sandbox.remote.messages import BlockRequest, Load, MachineFacts, PublishRequest, as_array, split_address
 from etude.sandbox.remote.pressure import Pressure, read_pressure
-from etude.sandbox.remote.server import SandboxServer, ServerSettings
+from etude.sandbox.remote.server import HeldSandbox, SandboxServer, ServerSettings, Session
 from etude.sandbox.store.layers import Store, boot
 from etude.tasks.grading.grader import RUNNER
 
@@ -78,6 +79,9 @@ def test_memory_and_pressure_are_those_of_the_container_where_it_has_limits(tmp_
 
 
 def test_the_recipes_hosts_become_a_backend() -> None:
+    for wrong in ("a", "a:", ":1", "a:b", "a:70000", "a:7²"):
+        with pytest.raises(EtudeError, match="is no address of a sandbox host"):
+            split_address(wrong)
     assert backend_of("local", []) == "local"
     assert backend_of("local", ["a:1", "b:2"]) == "remote:a:1,b:2"
     assert backend_of("plain", ["a:1"]) == "remote/plain:a:1"
@@ -180,6 +184,105 @@ def test_layers_with_another_content_than_their_name_are_refused(
             with pytest.raises(SandboxFailure, match="No space left") as caught:
                 await machine.call("put block", pack(BlockRequest(number, 0, as_array(data))))
             assert caught.value.cause == "store"
+            # What came of a layer that did not come whole is freed at once: that disk stays full otherwise.
+            held = next(iter(server.sessions.values())).transfers
+            before = dict(held)
+            with pytest.raises(SandboxFailure, match="No space left"):
+                await machine.send_layers([layer], [layer.digest])
+            assert held == before
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_machines_join_after_all_that_there_were_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.sandbox.remote.host._FOLLOW_SECONDS", 0.01)
+
+    async def go() -> None:
+        pods, asked = list[str](), asyncio.Event()
+
+        async def find() -> list[str]:
+            if not pods:
+                asked.set()
+            return list(pods)
+
+        async with served(tmp_path, "a") as (_, a), served(tmp_path, "b") as (_, b):
+            pods.append(a)
+            async with await RemoteHost.open(tmp_path / "c", [RUNNER], token=TOKEN, find=find) as host:
+                before = host.capabilities, host.preload
+                pods.clear()  # the node pool is exchanged: none for a while, then others
+                host.machines[0].down = "its node is gone"
+                while host.machines or not asked.is_set():
+                    await asyncio.sleep(0.01)
+                assert (host.capabilities, host.preload) == before
+                pods.append(b)
+                sandbox = await host.start([host.store.add_files({"x": b"1"})])
+                assert sandbox.machine == b and (await sandbox.run(["cat", "x"])).stdout == b"1"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"version": "0.0.1"}, "runs etude 0.0.1"),
+        ({"backend": "plain", "isolated": False}, "isolates nothing"),
+        ({"backend": "docker"}, "has docker sandboxes, and the others do not"),
+    ],
+)
+def test_a_machine_that_cannot_be_used_is_not_used_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setattr("etude.sandbox.remote.machine._LONGEST_PAUSE", 0.02)  # seconds between two tries
+    heard = list[str]()
+
+    async def go() -> None:
+        async with (
+            served(tmp_path, "a") as (_, a),
+            await RemoteHost.open(tmp_path / "c", addresses=[a, str(tmp_path / "b")], token=TOKEN) as host,
+            served(tmp_path, "b") as (second, b),
+        ):
+            hello, beat, other = second._hello, second._verbs["beat"], host.machines[1]
+
+            def odd_hello(name: str) -> Frame:
+                heard.append("hello")
+                facts = unpack(MachineFacts, hello(name))
+                of_backend = {key: value for key, value in changed.items() if key != "version"}
+                facts = replace(facts, capabilities=replace(facts.capabilities, **of_backend))
+                return pack(replace(facts, version=changed.get("version", facts.version)))
+
+            async def heard_beat(*given: Any) -> Frame:
+                heard.append("beat")
+                return await beat(*given)
+
+            second._hello, second._verbs["beat"] = odd_hello, heard_beat  # type: ignore[method-assign]
+            while len(heard) < 4:
+                await asyncio.sleep(0.01)
+            assert not other.usable and why in other.down and other.address == b
+            assert (await host.start([host.store.add_files({"x": b"1"})])).machine == a
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_machine_may_leave_while_a_sandbox_is_asked_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        store = Store(tmp_path)
+        busy, calm = (Machine(str(tmp_path / name), TOKEN, store) for name in "ab")
+        busy.down = calm.down = ""
+        busy.load, calm.load = replace(LOAD, live=5), LOAD
+        host, asked = RemoteHost(store, [busy, calm]), list[Machine]()
+
+        async def start_on(machine: Machine, *_: Any) -> Any:
+            asked.append(machine)
+            if machine is busy:
+                return "a sandbox"
+            machine.down = "its node is gone"
+            host.machines = (busy,)  # what following the machines that there are comes to
+            return None
+
+        monkeypatch.setattr(host, "_start_on", start_on)
+        found: Any = await host.start([store.add_files({"x": b"1"})])
+        assert found == "a sandbox"
+        assert asked == [calm, busy]
 
     asyncio.run(asyncio.wait_for(go(), 60))
 
@@ -398,6 +501,32 @@ def test_a_start_waits_for_a_machine_that_says_it_is_full_and_only_so_long(
                 with pytest.raises(SandboxFailure, match="for a place"):
                     await host.start([host.store.add_files({"x": b"1"})])
             assert len(asked) < 10
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_sandbox_that_cannot_be_ended_properly_costs_no_other_session(tmp_path: Path) -> None:
+    class Stuck:
+        async def close(self) -> None:
+            raise OSError(errno.EBUSY, "a folder cannot be removed")
+
+    async def go() -> None:
+        async with one_machine(tmp_path) as (server, host):
+            machine, stuck = host.machines[0], Mock(wraps=Stuck())
+            sandbox = await host.start([host.store.add_files({"x": b"1"})])
+            (session,) = server.sessions.values()
+            session.sandboxes[0] = HeldSandbox(stuck)  # one whose answer was lost: a beat ends it
+            await machine.beat()
+            assert 0 not in session.sandboxes and (await sandbox.run(["cat", "x"])).stdout == b"1"
+            server.sessions["another, which is gone"] = Session({1: HeldSandbox(stuck)}, ticks=99)
+            server.settings = replace(server.settings, lease=0.04)
+            keeping = asyncio.ensure_future(server.keep())
+            while len(server.sessions) > 1:
+                await asyncio.sleep(0)
+            session.ticks = 0
+            await asyncio.sleep(0)
+            assert not keeping.done()
+            keeping.cancel()
 
     asyncio.run(asyncio.wait_for(go(), 60))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
+from etude.sandbox.base import SandboxFailure
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store, interpreter_folders, system_folders
 
@@ -209,3 +211,20 @@ def test_a_store_of_another_user_is_refused(store: Store) -> None:
     (store.root / "store.json").write_text(json.dumps({"owner": 4321}))
     with pytest.raises(EtudeError, match="for user 4321"):
         Store(store.root)
+
+
+def test_a_layer_that_is_pruned_while_a_start_waits_for_it_is_gone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, lock = store.add_files({"x": b"1"}, shows=()), fcntl.flock
+
+    def pruned_first(handle: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        assert store.prune(0) == [layer.digest]
+        lock(handle, kind)
+
+    monkeypatch.setattr(fcntl, "flock", pruned_first)
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(SandboxFailure, match="is not in the store any more") as caught:
+        store.hold(layer)
+    assert caught.value.cause == "store" and len(list(Path("/proc/self/fd").iterdir())) == files

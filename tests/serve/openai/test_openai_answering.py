@@ -1,4 +1,4 @@
-"""Pieces of an answer leave as they come: one for each word from the engine, unless nobody asked in between."""
+"""Pieces of an answer leave as they come, one for each word from the engine; and one that says nothing has an end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from etude.core.policy import Sampling
+from etude.core.settings import EngineSettings
 from etude.engine.request import Request
 from etude.engine.thread import EngineThread, Tokens
+from etude.serve.openai.app import OpenAIRoutes
 from etude.serve.openai.choices import Answering, Choice
 from etude.serve.openai.streaming import TextReader
 from etude.tokens.native import Native
@@ -54,3 +57,27 @@ def test_a_piece_is_what_came_since_the_last_one(many: int) -> None:
     assert "".join(texts) == TEXT
     assert texts == [dialect.decode(burst) for burst in bursts] + [""] * (len(texts) - len(bursts))
     assert len(texts) - len(bursts) <= 1, "at most one that only says how it ended"
+
+
+@pytest.mark.parametrize("more", [{}, {"echo": True, "logprobs": 0}, {"echo": True, "logprobs": 0, "max_tokens": 0}])
+def test_an_engine_that_does_not_answer_is_waited_for_as_long_as_a_request_may_take(more: dict[str, Any]) -> None:
+    class Stuck:
+        async def call(self, *_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+        generate = call
+
+    async def go() -> None:
+        settings = EngineSettings(request_seconds=1)
+        dialect = Native(Tokenizer.train([TEXT], 282))
+        routes = OpenAIRoutes(
+            cast("EngineThread", Stuck()), settings, dialect, model="m", vocab_size=282, positions=2048, key=None
+        )
+        body = {"model": "m", "prompt": "Hello", **more}
+        async with (
+            TestClient(TestServer(routes.application())) as client,
+            client.post("/v1/completions", json=body) as answer,
+        ):
+            assert answer.status == 504 and (await answer.json())["error"]["code"] == "timeout"
+
+    asyncio.run(asyncio.wait_for(go(), 20))

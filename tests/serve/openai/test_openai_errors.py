@@ -74,17 +74,20 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
         "messages[0].tool_call_id",
         "answers no call",
     ),
-    (
-        CHAT,
-        ASK
-        | {
-            "messages": [
-                {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "1"}}]}
-            ]
-        },
-        400,
-        "messages[0].tool_calls[0].function.arguments",
-        "JSON object",
+    *(
+        (
+            CHAT,
+            ASK
+            | {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": text}}]}
+                ]
+            },
+            400,
+            "messages[0].tool_calls[0].function.arguments",
+            "JSON object",
+        )
+        for text in ("1", '{"x": "\\udc80"}', '{"\\ud800": 1}')
     ),
     (CHAT, ASK | {"temperature": "hot"}, 400, "temperature", "must be a number or null, not 'hot'"),
     (CHAT, ASK | {"temperature": 3}, 400, "temperature", "the most is 2"),
@@ -345,9 +348,13 @@ def test_the_engines_routes_need_a_key_and_a_bad_key_is_refused(
         read_key(tmp_path / "none")
 
 
-def test_many_large_bodies_at_once_are_refused_and_not_held() -> None:
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])  # packed, 16 MiB travel as 16 KiB
+def test_many_large_bodies_at_once_are_refused_and_not_held(headers: dict[str, str]) -> None:
     class Arriving:
-        content_type, content_length = "application/json", 16 << 20
+        content_type, content_length = "application/json", 16 << (10 if headers else 20)
+
+        def __init__(self) -> None:
+            self.headers = headers
 
         async def read(self) -> bytes:
             await asyncio.sleep(0)

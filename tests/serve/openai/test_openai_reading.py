@@ -29,6 +29,7 @@ TURNS = [
     Assistant("", "only words, a < b"),
     Assistant("only thoughts\n", ""),
     Assistant("", "", CALLS[:1]),
+    Assistant("", "so a < b", CALLS[:1]),
 ]
 
 
@@ -50,6 +51,7 @@ def read(reader: Reader, ids: Sequence[int], sizes: Sequence[int]) -> tuple[Delt
     for delta in deltas:
         delta.text.encode()  # never half of a character
         delta.thinking.encode()
+        assert not (told.calls and delta.text)  # a client has closed the words by then
         told = Delta(told.text + delta.text, told.thinking + delta.thinking, told.calls + delta.calls)
     return told, reader.used
 

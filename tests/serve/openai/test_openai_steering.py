@@ -107,6 +107,10 @@ def test_an_echoed_prompt_has_the_log_probabilities_of_the_model(client: openai.
         # the likeliest alternative of a greedy token is the token: what lm-eval asks
         for token, top in zip(logprobs.token_logprobs[1:], logprobs.top_logprobs[1:], strict=True):
             assert token <= max(top.values())
+    one = client.completions.create(model=MODEL, prompt=dialect.encode("x")[:1], echo=True, logprobs=1, max_tokens=2)
+    told: Any = one.choices[0].logprobs  # a prompt of one token has nothing to predict, and is told all the same
+    assert told.tokens[0] == "x" and told.token_logprobs[0] is None and told.text_offset[:2] == [0, 1]
+    assert len(told.tokens) == len(told.top_logprobs) == 3
     stream = client.completions.create(model=MODEL, prompt="say hello", echo=True, max_tokens=2, stream=True)
     assert "".join(chunk.choices[0].text for chunk in stream).startswith("say hello")
 
@@ -184,10 +188,39 @@ def test_responses_are_chats_in_another_spelling(client: openai.OpenAI, tiny_mod
     with client.responses.stream(model=MODEL, input="say hello", temperature=0) as events:
         streamed = events.get_final_response()
     assert streamed.output_text == wanted.final
+    told = list(client.responses.create(model=MODEL, input="say hello", temperature=0, stream=True))
+    kinds = [event.item.type for event in told if event.type == "response.output_item.added"]
+    assert kinds == ["reasoning", "message"] == [item.type for item in streamed.output]
+    for kind, said in (("reasoning_text", wanted.thinking), ("output_text", wanted.final)):
+        deltas = [event.delta for event in told if event.type == f"response.{kind}.delta"]
+        ends = [event.text for event in told if event.type == f"response.{kind}.done"]
+        assert "".join(deltas) == said == ends[0] and len(ends) == 1
     form: Any = {"format": {"type": "json_schema", "name": "verdict", "schema": SCHEMA, "strict": True}}
     assert "ok" in json.loads(client.responses.create(model=MODEL, input="say hello", text=form).output_text)
     with pytest.raises(openai.BadRequestError, match="nothing is stored"):
         client.responses.create(model=MODEL, input="x", previous_response_id="resp_1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"return_token_ids": True}, "return_token_ids"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"messages": []}, "messages"),
+        ({"tools": {"a": 1}}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": "json"}, "text"),
+        ({"text": {"format": "json"}}, "response_format"),
+        ({"text": {"verbosity": "low"}}, "verbosity"),
+        ({"reasoning": "high"}, "reasoning"),
+    ],
+)
+def test_what_a_response_cannot_say_is_refused(served: Any, asked: dict[str, Any], param: str) -> None:
+    status, body, _ = run(post(served, "/v1/responses", {"model": MODEL, "input": "say hello"} | asked))
+    assert (status, body["error"]["param"]) == (400, param), body
 
 
 def test_calls_and_their_results_are_items_of_responses(client: openai.OpenAI, tiny_module: Any) -> None:
