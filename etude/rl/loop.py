@@ -140,9 +140,9 @@ class Training:
                 history=lambda: [row for row in read_metrics(self.run.path) if row["stage"] == STAGE],
                 dashboard=self.recipe.run.dashboard,
             ) as display:
-                # The figure before any training, which the others are compared with.
-                if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
-                    await self.evaluations.begin(self.step, self.version)
+                # The figure before any training, which the others are compared with; or one that a kill cut off.
+                if str(self.step) not in self.evaluations.rows:
+                    await self._evaluate()
                 self.dispatcher.fill()
                 while self.step < self.rl.steps and (groups := await self._next_groups()) is not None:
                     await self._train(groups, display)
@@ -238,12 +238,15 @@ class Training:
         for said in filter(None, (heard, bug_alarm(row))):
             display.say(said)
             self.run.say(f"rl: {said}")
-        if self.rl.eval_every and self.step % self.rl.eval_every == 0:
-            await self.evaluations.begin(self.step, self.version)
+        await self._evaluate()
         if self.saving is not None and await self.learner.saved():
             await self._commit()
         if self.step % self.rl.save_every == 0:
             await self._save(self.recipe.run.save_in_background)
+
+    async def _evaluate(self) -> None:
+        if self.rl.eval_every and self.step % self.rl.eval_every == 0:
+            await self.evaluations.begin(self.step, self.version)
 
     async def _swap(self) -> dict[str, Any]:
         """The engines take the published version. Where they cannot get it, the learner knows why."""
@@ -369,7 +372,6 @@ class Training:
         checkpoint = Checkpoint(
             self.step,
             self.journal.row,
-            self.evaluations.rows,
             self.totals,
             self.unmoved,
             self.algorithm.state(),

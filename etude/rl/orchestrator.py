@@ -224,7 +224,7 @@ async def _open(
         on_settled=records.remove,
         ready=ready,
     )
-    evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
+    evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks)
     return Training(
         run,
         recipe,
