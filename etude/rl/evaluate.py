@@ -107,8 +107,14 @@ class Evaluations:
         rl, limits = recipe.rl, recipe.harness.limits
         # As long as all of its rollouts may take if they used every limit, in the places that there are.
         rounds = -(-len(self.jobs) // rl.concurrency)
-        self.lease_seconds = rounds * (limits.seconds + recipe.grader.seconds) + rl.slack_seconds
+        longest = limits.turns * limits.sample_seconds + limits.seconds + recipe.grader.seconds
+        self.lease_seconds = rounds * longest + rl.slack_seconds
         self._under_way: asyncio.Task[None] | None = None
+
+    async def begin_due(self, step: int, version: Version) -> None:
+        """Begins that of this step, if it has one that nobody made."""
+        if self.every and step % self.every == 0 and str(step) not in self.rows:
+            await self.begin(step, version)
 
     async def begin(self, step: int, version: Version) -> None:
         """Begins an evaluation of the present weights, published as `version`, which goes on beside training."""
