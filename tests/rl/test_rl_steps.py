@@ -16,13 +16,14 @@ from safetensors.numpy import load_file
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.core.terms import Terms
 from etude.learn.optim import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import bug_alarm, describe, pass_at, staleness
+from etude.rl.metrics import FIRST, NoPasses, bug_alarm, describe, pass_at, staleness
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Outcome, Void
 from etude.tasks.format.task import Task
@@ -46,6 +47,15 @@ def test_calls_that_failed_by_a_bug_of_ours_are_counted_and_told() -> None:
     found = describe(some)
     assert found["harness_bugs"] == 2 and "2 tool calls failed by bugs" in bug_alarm(found)
     assert not bug_alarm(describe(some[1:])) and not bug_alarm({})
+
+
+def test_a_run_that_goes_on_knows_whether_anything_passed_before(tmp_path: Path) -> None:
+    for passed in (0, 1):
+        with Run.open(tmp_path / str(passed), {}) as run:
+            run.begin("rl")
+            run.log("rl.task", 1, task="a", passed=passed, rollouts=4)
+            silent = NoPasses(run.path).heard([0] * FIRST)
+        assert silent == "" if passed else f"the first {FIRST + 1} groups passed" in silent
 
 
 def test_a_row_says_how_calls_are_made_which_tools_are_used_and_who_edits() -> None:
