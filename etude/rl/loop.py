@@ -324,7 +324,7 @@ class Training:
         """The step's row of metrics; adds it to the totals."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         row = {"loss": 0.0, "grad_norm": 0.0} | trained_row(groups, prepared, learnt)
-        row |= staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
+        row |= staleness(rollouts, self.step, self.branches, self.unmoved)
         row |= {
             "void": _rollouts(self.dispatcher.voids),
             "void_groups": self.dispatcher.voids["group"],

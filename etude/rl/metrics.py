@@ -161,7 +161,7 @@ def pass_at(outcomes: Sequence[tuple[str, bool]]) -> dict[str, float]:
 
 
 def staleness(
-    rollouts: Sequence[Rollout], step: int, lineage: int, branches: Mapping[int, int], unmoved: Sequence[int] = ()
+    rollouts: Sequence[Rollout], step: int, branches: Mapping[int, int], unmoved: Sequence[int] = ()
 ) -> dict[str, float]:
     """How many optimiser steps lie between the weights that sampled each token and those of `step` that it trains.
 

@@ -81,12 +81,12 @@ def test_summaries_and_stated_effort_have_columns_only_where_there_are_any() -> 
 
 def test_steps_that_left_the_weights_as_they_were_make_no_token_older() -> None:
     # version 7 was sampled from until step 10, since 8 and 9 moved nothing
-    assert staleness([rollout([(0, 7)])], 9, 0, {}, [8, 9])["staleness_max"] == 0
-    found = staleness([rollout([(0, 7), (0, 10)])], 11, 0, {}, [3, 8, 9])
+    assert staleness([rollout([(0, 7)])], 9, {}, [8, 9])["staleness_max"] == 0
+    found = staleness([rollout([(0, 7), (0, 10)])], 11, {}, [3, 8, 9])
     assert (found["staleness_mean"], found["staleness_max"]) == (1.5, 2)
     assert (found["staleness_share_1"], found["staleness_share_2"]) == (0.5, 0.5)
     # past a fork, too: 12 of the abandoned lineage is two steps from the fork at 10, and 11 moved nothing
-    assert staleness([rollout([(0, 12)])], 13, 1, {0: 10}, [11])["staleness_max"] == 4
+    assert staleness([rollout([(0, 12)])], 13, {0: 10}, [11])["staleness_max"] == 4
 
 
 def test_pass_at_k_is_the_mean_chance_that_k_rollouts_of_a_task_hold_a_pass() -> None:
