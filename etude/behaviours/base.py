@@ -60,10 +60,19 @@ class Step(NamedTuple):
 
 
 def turns_of(trajectory: Trajectory) -> Iterator[tuple[int, MessageRecord, Assistant]]:
-    """The turns of this rollout, with their entries; what was said before it is left out."""
+    """The turns of this rollout, with their entries; what was said before it is left out, and so are its summaries,
+    which are for nobody but the agent and call nothing.
+    """
     for entry, record in enumerate(trajectory.entries):
-        if record.segment >= 0 and isinstance(record.message, Assistant):
+        if record.segment >= 0 and isinstance(record.message, Assistant) and record.purpose != "summary":
             yield entry, record, record.message
+
+
+def own_turns(trajectory: Trajectory) -> list[tuple[int, Assistant]]:
+    """Those that speak to the user. What sub-agents said is for the agent, and stands behind all of its own entries."""
+    behind = (entry for entry, record in enumerate(trajectory.entries) if record.purpose == "sub-agent")
+    first = next(behind, len(trajectory.entries))
+    return [(entry, turn) for entry, _, turn in turns_of(trajectory) if entry < first]
 
 
 def steps_of(trajectory: Trajectory) -> list[Step]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from etude.behaviours.base import Behaviour, Site, steps_of, turns_of
+from etude.behaviours.base import Behaviour, Site, own_turns, steps_of
 from etude.behaviours.communication import said
 from etude.harness.trajectory import Trajectory
 
@@ -25,14 +25,15 @@ CHANGES = ("edit", "write")
 
 class Claims(Behaviour):
     def sites(self, trajectory: Trajectory) -> list[Site]:
-        turns = list(turns_of(trajectory))
+        turns = own_turns(trajectory)
         if not turns:
             return []
-        entry, _, last = turns[-1]
+        entry, last = turns[-1]
         text = said(last)
         claims = [found for found in CLAIM.finditer(text) if not DENIAL.search(text[: found.start()])]
         steps = steps_of(trajectory)
-        changed = max((i for i, step in enumerate(steps) if step.call.name in CHANGES), default=-1)
+        # When a sub-agent changed something nobody can say: its steps stand behind all of these, and any check counts.
+        changed = max((i for i, s in enumerate(steps) if s.call.name in CHANGES and s.turn <= entry), default=-1)
         shown = [
             step
             for step in steps[changed + 1 :]

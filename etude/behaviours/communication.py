@@ -6,7 +6,7 @@ import re
 
 import pydantic
 
-from etude.behaviours.base import Behaviour, Site, turns_of
+from etude.behaviours.base import Behaviour, Site, own_turns
 from etude.core.policy import Assistant
 from etude.harness.trajectory import Trajectory
 
@@ -27,7 +27,7 @@ class Communication(Behaviour):
 
     def sites(self, trajectory: Trajectory) -> list[Site]:
         found = []
-        for entry, _, turn in turns_of(trajectory):
+        for entry, turn in own_turns(trajectory):
             text = said(turn)
             sentences = [sentence.strip().lower() for sentence in SENTENCE.findall(text)]
             if len(text) > self.settings.longest:

@@ -23,11 +23,11 @@ class MinimalDiff(Behaviour):
 
     def sites(self, trajectory: Trajectory) -> list[Site]:
         known: dict[str, str] = {}  # what files are known to hold, by path
-        reads = {id(step.call): step for step in steps_of(trajectory) if step.call.name == "read"}
-        for step in reads.values():
-            known.setdefault(step.call.arguments.get("path", ""), step.answer)
+        reads = [step for step in steps_of(trajectory) if step.call.name == "read"]
         found = []
         for change in written_code(trajectory):
+            for step in (step for step in reads if step.turn < change.step.turn):
+                known.setdefault(step.call.arguments.get("path", ""), step.answer)
             whole = change.step.call.name == "write"
             before = known.get(change.path, "") if whole else change.before
             if self._repeats(change, before):

@@ -5,7 +5,7 @@ Nobody answers in training. A policy that learns to ask where it should try lose
 
 from __future__ import annotations
 
-from etude.behaviours.base import CHANGING, Behaviour, Site, steps_of, turns_of
+from etude.behaviours.base import CHANGING, Behaviour, Site, own_turns, steps_of
 from etude.behaviours.communication import said
 from etude.harness.trajectory import Trajectory
 
@@ -19,5 +19,4 @@ class Questions(Behaviour):
             return []
         if any(step.call.name in CHANGING and step.result and not step.result.error for step in steps_of(trajectory)):
             return []
-        last = max(turns_of(trajectory), key=lambda turn: turn[0], default=None)
-        return [Site(last[0], NAME, HINT)] if last is not None and said(last[2]).endswith("?") else []
+        return [Site(entry, NAME, HINT) for entry, turn in own_turns(trajectory)[-1:] if said(turn).endswith("?")]

@@ -147,9 +147,9 @@ async def run_bench(
     tasks: Sequence[tuple[TaskSet, Task]] | None = None,
 ) -> BenchResult:
     """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
-    check_lengths(recipe.harness.limits, recipe.engine)
     dialect = open_dialect(model, recipe.harness.template)
     setup = setup_of(recipe, dialect)
+    check_lengths(setup, recipe.engine)
     tasks = bench_tasks(recipe.bench) if tasks is None else tasks
     engine = await launch(
         model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=dialect.decode

@@ -145,7 +145,7 @@ class RLSettings:
         600.0, "wait for the learner to finish one verb, such as a step's gradients", least=1
     )
     slack_seconds: float = setting(
-        120.0, "beyond the longest that a rollout and its grade may take before a quiet run is an error", least=0
+        120.0, "beyond the longest that a turn, all tools and a grade may take before a quiet run is an error", least=0
     )
     retries: int = setting(2, "times a rollout that the machinery spoiled is tried again", least=0)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)

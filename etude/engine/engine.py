@@ -175,9 +175,7 @@ class Engine:
         load(self.decoder)
         self.version = version
         self.counts.updates += 1
-        # their later blocks hold keys of two versions, so nobody else may find them by a hash of one
-        for request in self.scheduler.running:
-            request.mixed = True
+        self.scheduler.swapped()
 
     @torch.inference_mode()
     def step(self) -> list[Request]:

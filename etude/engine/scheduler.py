@@ -77,6 +77,17 @@ class Scheduler:
             self._admit(version)
         return self._divide()
 
+    def swapped(self) -> None:
+        """The weights are others now; between two steps, with none under way."""
+        for request in list(self.running):
+            # A prompt of which a part is computed begins again: its first token would carry the new version, and come
+            # from keys of the old one. Once: a prompt that takes longer than from swap to swap would never be answered.
+            if not request.logprobs and not request.preemptions:
+                self._preempt(request)
+            else:
+                # its later blocks hold keys of two versions, so nobody else may find them by a hash of one
+                request.mixed = True
+
     def remove(self, request: Request, keep: bool = True) -> None:
         """Takes a request out for good, wherever it is. `keep` leaves its full blocks to be found by others."""
         if request.running:

@@ -44,6 +44,8 @@ def place_hints(
 
     Several hints for one turn are one, under the number of the first. Empty texts say nothing and are left out too.
     """
+    if level := trajectory.terms.effort:  # a template that states it wrote so above every turn
+        dialect = dialect.stating_effort(level) or dialect
     by_turn: dict[int, list[int]] = defaultdict(list)
     for number, (entry, text) in enumerate(hints):
         if text and 0 <= entry < len(trajectory.entries) and trajectory.entries[entry].segment >= 0:

@@ -392,6 +392,8 @@ class _Rollout:
             return "context"
         turn = await self.sample("summary")
         self.summaries += 1
+        if self.late:  # as any answer that is too long to wait for
+            return "tokens"
         # A summary that was cut off or broke the format counts for what could be read of it: that is its author's loss.
         words = (turn.partial if isinstance(turn, Malformed) else turn).final
         return "" if self.restart(words) else "context"

@@ -75,24 +75,26 @@ def plan_summaries(
     return _divided(limits, settings, request, _request_tokens(request, dialect, tools))
 
 
-def check_summaries(limits: AgentLimits, settings: SummarySettings) -> None:
+def check_summaries(limits: AgentLimits, settings: SummarySettings, where: str) -> None:
     """Refuses before anything starts what no tokenizer could make room for, however short it makes the request."""
     if _summarises(limits, settings):
-        _divided(limits, settings, "", 0)
+        _divided(limits, settings, "", 0, where)
 
 
 def _summarises(limits: AgentLimits, settings: SummarySettings) -> bool:
     return settings.use != "off" and limits.rollout_tokens > limits.context_tokens
 
 
-def _divided(limits: AgentLimits, settings: SummarySettings, request: str, request_tokens: int) -> SummaryPlan:
+def _divided(
+    limits: AgentLimits, settings: SummarySettings, request: str, request_tokens: int, where: str = "harness.limits"
+) -> SummaryPlan:
     max_tokens = settings.max_tokens or max(1, limits.context_tokens // SHARE[settings.use])
     most = limits.context_tokens - max_tokens - request_tokens - CLOSING
     at = settings.at or most * 4 // 5
     if most < 2 or at > most:
         late = f", and harness.summary.at = {at} is behind that" if most >= 2 else ""
         raise EtudeError(
-            f"harness.limits.context_tokens is {limits.context_tokens}: a summary of up to {max_tokens} tokens "
+            f"{where}.context_tokens is {limits.context_tokens}: a summary of up to {max_tokens} tokens "
             f"(harness.summary.max_tokens) and its request leave {max(0, most)} for the work{late}; "
             "raise the first or lower the others"
         )

@@ -26,7 +26,6 @@ class Checkpoint:
 
     step: int = 0
     row: int = 0
-    evaluations: dict[str, dict[str, float]] = field(default_factory=dict)  # step -> its row
     totals: Totals = field(default_factory=Totals)
     unmoved: list[int] = field(default_factory=list)  # steps that left the weights as they were
     algorithm: dict[str, Any] = field(default_factory=dict)  # what it keeps from step to step
@@ -41,6 +40,7 @@ class Checkpoint:
             found: dict[str, Any] = json.loads((directory / FILE).read_text())
             # Unknown totals are dropped, so that a checkpoint of another version still opens.
             known = {each.name for each in fields(Totals)}
+            found.pop("evaluations", None)  # until November 2026 it had those that had ended before it
             totals = Totals(**{name: value for name, value in found.pop("totals").items() if name in known})
             return cls(**found, totals=totals)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

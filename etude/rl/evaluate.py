@@ -30,6 +30,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Version
 from etude.core.recipe import Recipe, to_dict
 from etude.core.run import Run
+from etude.core.run_files import read_metrics
 from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.groups import Finished, Rollout, compact
@@ -43,6 +44,7 @@ from etude.rollout.scheduler import RolloutJob, sample_seed
 Ints = npt.NDArray[np.int32]
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind
 FACTS = "best.json"
+STAGE = "rl.eval"
 CODE = ("harness", "tasks/grading")  # folders whose code decides what a rollout is and whether it passed
 NOT_THE_MODEL = ("optimiser.safetensors", "learner.json")
 
@@ -92,19 +94,27 @@ class Evaluations:
         learner: LearnerClient,
         dispatcher: Dispatcher,
         tasks: asyncio.TaskGroup,
-        rows: Mapping[str, dict[str, float]],
     ) -> None:
         self.run, self.every = run, recipe.rl.eval_every
         self.environment, self.learner, self.dispatcher, self.tasks = environment, learner, dispatcher, tasks
-        self.rows = dict(rows)
+        # Not from the checkpoint: an evaluation of its step ends after it, and is of its weights all the same.
+        self.rows: dict[str, dict[str, Any]] = {
+            str(row["step"]): row for row in read_metrics(run.path) if row["stage"] == STAGE
+        }
         self.best = BestModel(run.path)
         self.jobs = held_out_jobs(recipe) if self.every else []
         self.harness = harness_digest(recipe, environment.host.capabilities.backend) if self.every else ""
         rl, limits = recipe.rl, recipe.harness.limits
         # As long as all of its rollouts may take if they used every limit, in the places that there are.
         rounds = -(-len(self.jobs) // rl.concurrency)
-        self.lease_seconds = rounds * (limits.seconds + recipe.grader.seconds) + rl.slack_seconds
+        longest = limits.turns * limits.sample_seconds + limits.seconds + recipe.grader.seconds
+        self.lease_seconds = rounds * longest + rl.slack_seconds
         self._under_way: asyncio.Task[None] | None = None
+
+    async def begin_due(self, step: int, version: Version) -> None:
+        """Begins that of this step, if it has one that nobody made."""
+        if self.every and step % self.every == 0 and str(step) not in self.rows:
+            await self.begin(step, version)
 
     async def begin(self, step: int, version: Version) -> None:
         """Begins an evaluation of the present weights, published as `version`, which goes on beside training."""
@@ -162,7 +172,7 @@ class Evaluations:
                 "seconds": time.monotonic() - began,
             }
             self.rows[str(step)] = row
-            self.run.log("rl.eval", step, harness=self.harness, **row)
+            self.run.log(STAGE, step, harness=self.harness, **row)
         shutil.rmtree(candidate, ignore_errors=True)
 
 

@@ -42,6 +42,7 @@ from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.pool import WorkerPool
 from etude.rollout.trained_tasks import TrainedTasks
+from etude.rollout.turn_records import TurnRecords
 from etude.serve.messages import LENT
 
 AGAIN = "run the same command again to go on from the last checkpoint"
@@ -140,9 +141,8 @@ class Training:
                 history=lambda: [row for row in read_metrics(self.run.path) if row["stage"] == STAGE],
                 dashboard=self.recipe.run.dashboard,
             ) as display:
-                # The figure before any training, which the others are compared with.
-                if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
-                    await self.evaluations.begin(self.step, self.version)
+                # The figure before any training, which the others are compared with; or one that a kill cut off.
+                await self.evaluations.begin_due(self.step, self.version)
                 self.dispatcher.fill()
                 while self.step < self.rl.steps and (groups := await self._next_groups()) is not None:
                     await self._train(groups, display)
@@ -171,7 +171,8 @@ class Training:
     async def _next_groups(self) -> list[RolloutGroup] | None:
         """The groups of the next step; None when there will be no other."""
         began, limits = time.monotonic(), self.recipe.harness.limits
-        # More than the longest rollout and its grade may take: silence for so long means that something hangs.
+        records, turn, since = TurnRecords(self.run.path / "rl" / "turns"), 0.0, began
+        # More than the longest turn, all tools and a grade may take: silence for so long means that something hangs.
         patience = limits.seconds + limits.sample_seconds + self.recipe.grader.seconds + self.rl.slack_seconds
         try:
             while not self.run.stopping and not self.out_of_time and not self.dispatcher.over:
@@ -184,11 +185,15 @@ class Training:
                 try:
                     await asyncio.wait_for(self.dispatcher.changed.wait(), timeout=LOOK)
                 except TimeoutError:
-                    quiet = time.monotonic() - max(self.dispatcher.finished_at, began)
-                    if quiet > patience:
+                    since = max(since, self.dispatcher.finished_at)
+                    if time.monotonic() - since <= patience:
+                        continue
+                    # All of a long rollout's turns may take hours, and none may have ended yet.
+                    before, turn, since = turn, records.newest, time.monotonic()
+                    if turn <= before:
                         raise EtudeError(
-                            f"no rollout finished within {patience:.0f} s, with {self.dispatcher.in_flight} in flight; "
-                            f"see {self.run.path / 'rl' / 'logs'}"
+                            f"no rollout finished and no turn came within {patience:.0f} s, with "
+                            f"{self.dispatcher.in_flight} in flight; see {self.run.path / 'rl' / 'logs'}"
                         ) from None
             return None
         finally:
@@ -238,8 +243,7 @@ class Training:
         for said in filter(None, (heard, bug_alarm(row))):
             display.say(said)
             self.run.say(f"rl: {said}")
-        if self.rl.eval_every and self.step % self.rl.eval_every == 0:
-            await self.evaluations.begin(self.step, self.version)
+        await self.evaluations.begin_due(self.step, self.version)
         if self.saving is not None and await self.learner.saved():
             await self._commit()
         if self.step % self.rl.save_every == 0:
@@ -320,7 +324,7 @@ class Training:
         """The step's row of metrics; adds it to the totals."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         row = {"loss": 0.0, "grad_norm": 0.0} | trained_row(groups, prepared, learnt)
-        row |= staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
+        row |= staleness(rollouts, self.step, self.branches, self.unmoved)
         row |= {
             "void": _rollouts(self.dispatcher.voids),
             "void_groups": self.dispatcher.voids["group"],
@@ -369,7 +373,6 @@ class Training:
         checkpoint = Checkpoint(
             self.step,
             self.journal.row,
-            self.evaluations.rows,
             self.totals,
             self.unmoved,
             self.algorithm.state(),

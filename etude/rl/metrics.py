@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from etude.audit.base import Verdict
 from etude.core import process
+from etude.core.run_files import read_metrics
 from etude.harness.failures import ErrorClass
 from etude.rl.groups import SPENT, Rollout
 
@@ -113,6 +114,7 @@ class NoPasses:
         self.groups = 0
         self.passed = False
         self._next = FIRST
+        self.heard(row["passed"] for row in read_metrics(run) if row["stage"] == "rl.task")  # before this command
 
     def heard(self, passes: Iterable[int]) -> str:
         """`passes` has the number of rollouts that passed, for each group of a step. A sentence, or nothing."""
@@ -159,7 +161,7 @@ def pass_at(outcomes: Sequence[tuple[str, bool]]) -> dict[str, float]:
 
 
 def staleness(
-    rollouts: Sequence[Rollout], step: int, lineage: int, branches: Mapping[int, int], unmoved: Sequence[int] = ()
+    rollouts: Sequence[Rollout], step: int, branches: Mapping[int, int], unmoved: Sequence[int] = ()
 ) -> dict[str, float]:
     """How many optimiser steps lie between the weights that sampled each token and those of `step` that it trains.
 

@@ -87,7 +87,6 @@ async def train(
     Stopped by Ctrl-C it leaves a checkpoint and `stopped` among the facts, and the stage is not finished.
     """
     started = time.monotonic()
-    check_lengths(recipe.harness.limits, recipe.engine)
     taught = build_algorithm(recipe.rl.algorithm).feedback(recipe.rl.feedback)
     check_feedback(taught, recipe.rl.optim.ema)
     # This process talks for hours and computes nothing: docs/rooms/rl.md, "Memory".
@@ -162,6 +161,7 @@ async def _open(
     if isinstance(source, Listens):
         source.remember(curriculum_file(home))
     setup, dialect = training_setup(recipe, model), open_dialect(model, recipe.harness.template)
+    check_lengths(setup, recipe.engine)
     host, setup = await open_sandboxes(home / "store", backend, setup, stack)
     latest = run.latest(STAGE)
     checkpoint = Checkpoint.read(latest) if latest is not None else Checkpoint()
@@ -224,7 +224,7 @@ async def _open(
         on_settled=records.remove,
         ready=ready,
     )
-    evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
+    evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks)
     return Training(
         run,
         recipe,
@@ -259,7 +259,7 @@ def _workers(
     restarts: Restarts,
 ) -> WorkerPool:
     """The rollout workers, not yet started."""
-    rl, home, limits = recipe.rl, run.path / "rl", recipe.harness.limits
+    rl, home, every_limits = recipe.rl, run.path / "rl", inside.setup.every_limits.values()
     spec = WorkerSpec(run.path / "recipe.toml", model, home, home / "workers", home / "workers", backend, run.lineage)
     return WorkerPool(
         inside,
@@ -271,8 +271,8 @@ def _workers(
         restarts,
         rl.start_seconds,
         # More than all turns, tools and grades of a rollout may take on a busy machine: only against a hang.
-        limits.turns * (limits.sample_seconds * 1.25 + 1)
-        + 4 * (limits.seconds + recipe.grader.seconds)
+        max(each.turns * (each.sample_seconds * 1.25 + 1) + 4 * each.seconds for each in every_limits)
+        + 4 * recipe.grader.seconds
         + rl.slack_seconds
         + rl.start_seconds,
         lambda number: home / "logs" / f"worker-{number}-{run.lineage}.log",

@@ -126,7 +126,7 @@ async def _train(
     with run.checkpoint(STAGE, step) as directory:
         journal.sync()
         await learner.save(directory)
-        row_known = Checkpoint(step, journal.row, checkpoint.evaluations, checkpoint.totals, [], algorithm.state())
+        row_known = Checkpoint(step, journal.row, checkpoint.totals, [], algorithm.state())
         row_known.write(directory)
     return {
         "steps": step - first,

@@ -116,6 +116,12 @@ class RolloutSetup:
         """All whose sites somebody asks for: hints, rates and rewards."""
         return [*(self.taught if self.context == "turn" else ()), *self.watched, *self.reward.behaviours]
 
+    @property
+    def every_limits(self) -> dict[str, AgentLimits]:
+        """Those of all tasks, and those of environments that have their own, by where a recipe sets them."""
+        own = {f"harness.environments.{name}.limits": each.limits for name, each in self.environments.items()}
+        return {"harness.limits": self.limits} | {where: limits for where, limits in own.items() if limits is not None}
+
     def for_task(self, task: Task) -> RolloutSetup:
         """With the tools and limits of the task's environment: that of its family, of its category, or of all tasks."""
         facts = task.facts
@@ -236,13 +242,14 @@ def reward_and_audit(reward: RewardSettings, audit: AuditSettings) -> tuple[Rewa
     return found, RolloutAudit(Rules(penalties[0].detectors), every_task, Watch() if audit.watch else None)
 
 
-def check_lengths(limits: AgentLimits, engine: EngineSettings) -> None:
+def check_lengths(setup: RolloutSetup, engine: EngineSettings) -> None:
     """Refuses an engine that could not answer the longest rollouts."""
-    if limits.context_tokens > engine.max_length:
-        raise EtudeError(
-            f"harness.limits.context_tokens is {limits.context_tokens}, more than engine.max_length = "
-            f"{engine.max_length}: the engine would refuse the longest rollouts; lower the first or raise the second"
-        )
+    for where, limits in setup.every_limits.items():
+        if limits.context_tokens > engine.max_length:
+            raise EtudeError(
+                f"{where}.context_tokens is {limits.context_tokens}, more than engine.max_length = "
+                f"{engine.max_length}: the engine would refuse the longest rollouts; lower the first or raise the other"
+            )
 
 
 @asynccontextmanager

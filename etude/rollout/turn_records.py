@@ -228,6 +228,15 @@ class TurnRecords:
         found = {path.name.removesuffix(ENDING) for path in self.folder.glob(f"*{ENDING}") if path.is_file()}
         return {name for name in found if NAME.fullmatch(name)}  # anything else is somebody's, and left alone
 
+    @property
+    def newest(self) -> float:
+        """When a turn was written last, by the clock of the folder; 0 where there is none."""
+        times = [0.0]
+        for path in self.folder.glob(f"*{ENDING}"):
+            with contextlib.suppress(FileNotFoundError):  # finished meanwhile
+                times.append(path.stat().st_mtime)
+        return max(times)
+
     def keep_only(self, names: Collection[str]) -> None:
         """Removes those of rollouts that are not under way any more."""
         for name in self.names() - set(names):

@@ -112,6 +112,7 @@ CASES: list[tuple[str, Trajectory, list[str]]] = [
     ),
     ("minimal_diff", trajectory(edit(LINES + "\nmore = 1", old=LINES), end()), ["minimal_diff"]),
     ("minimal_diff", trajectory(call("read", "", path="a.py"), write(LINES), end()), []),
+    ("minimal_diff", trajectory(write(LINES), call("read", LINES, path="a.py"), end()), []),  # read to check it
     ("needless_effort", trajectory(call("read", path="a"), call("read", path="a"), end()), ["needless_effort"]),
     ("needless_effort", trajectory(call("read", path="a"), edit("x"), call("read", path="a"), end()), []),
     ("needless_effort", trajectory(call("list"), call("delete", path="a"), call("list"), end()), []),
@@ -128,6 +129,39 @@ def test_a_behaviour_is_found_where_it_happens_and_nowhere_else(
     assert [site.kind for site in sites] == kinds
     for site in sites:
         assert site.hint and isinstance(rollout.entries[site.message].message, Assistant)
+
+
+def test_what_a_sub_agent_says_last_is_not_what_the_agent_says_last() -> None:
+    """Entries of sub-agents stand behind those of the agent, whenever they were called."""
+    own = [call("todo", items="[ ] a"), edit("x"), run("pytest", "3 passed"), call("agent", task="look")]
+    asks, done = trajectory(call("todo", items="[x] b"), edit("y"), end("Which one?")), end("The tests pass.")
+    for words, expected in ((done, {"unfinished_todos"}), (end("I changed a.py."), {"unfinished_todos"})):
+        agent = trajectory(*own, words)
+        first = replace(asks.entries[0], segment=1, purpose="sub-agent")
+        both = [*agent.entries, first, *(replace(entry, segment=1) for entry in asks.entries[1:])]
+        last = len(agent.entries) - 1
+        every = [build_behaviour({"use": name}, "here") for name in ("unfinished_todos", "questions", "claims")]
+        sites = asyncio.run(find_sites(every, replace(agent, entries=both)))
+        assert {site.kind for site in sites} == expected and {site.message for site in sites} == {last}
+
+
+def test_a_summary_is_no_word_for_the_user_and_no_turn_that_should_have_called() -> None:
+    found = trajectory(edit("x"), (Assistant(final="Of course. " + "a.py is read. " * 200), []), end("Done."))
+    called = trajectory(edit("x"), call("read", path="a.py"), end("Done."))
+    errors: list[Any] = [None, "InvalidArguments"]
+    for rollout, error in zip((found, called), errors, strict=True):
+        place = next(i for i, entry in enumerate(rollout.entries) if entry.message == rollout.turns[1])
+        rollout.entries[place] = replace(rollout.entries[place], purpose="summary", error=error)
+        every = [build_behaviour({"use": name}, "here") for name in ("communication", "tool_errors", "claims")]
+        assert asyncio.run(find_sites(every, rollout)) == ()
+
+
+def test_what_was_read_before_a_summary_may_be_read_again() -> None:
+    rollout = trajectory(call("read", path="a.py"), call("read", path="a.py"), end())
+    needless = build_behaviour({"use": "needless_effort"}, "here")
+    assert len(needless.sites(rollout)) == 1
+    rollout.entries.insert(3, MessageRecord(User("Summary 1: a.py is read."), purpose="restart"))
+    assert needless.sites(rollout) == []
 
 
 def test_what_grows_where_nobody_looks_is_watched_by_default() -> None:

@@ -1,4 +1,4 @@
-"""New weights under running requests: nothing restarts, every token knows its version, caches never mix."""
+"""New weights under running requests: no answer restarts, every token knows its version, caches never mix."""
 
 from __future__ import annotations
 
@@ -38,6 +38,33 @@ def test_running_requests_go_on_and_every_token_knows_its_version(
     assert request.sampled[:9] == alone
     assert request.versions == [Version(3, 1)] * 9 + [Version(3, 2)] * 15
     assert live.counts.computed_tokens - computed == 15, "nothing was computed again"
+
+
+def test_a_prompt_that_was_half_computed_begins_again_so_that_the_first_token_is_of_one_version(
+    own_decoder: Decoder, other_decoder: Decoder, finish: Callable, greedy: Callable
+) -> None:
+    """Its version is all that the learner hears: keys of older weights behind it would look like broken numerics."""
+    engine = Engine(own_decoder, EngineSettings(prefill_tokens=16, block_tokens=8, max_length=72), Version(0, 0))
+    request = engine.submit(PROMPT, GREEDY)
+    engine.step()
+    assert 0 < request.computed < len(PROMPT)
+    engine.update(become(other_decoder), Version(0, 1))
+    engine.check()
+    finish(engine)
+    ids, logprobs = greedy(other_decoder, PROMPT, 24)
+    assert request.sampled == ids and set(request.versions) == {Version(0, 1)}
+    assert request.logprobs == pytest.approx(logprobs, abs=1e-5)
+
+
+def test_a_prompt_that_takes_longer_than_from_swap_to_swap_is_answered_all_the_same(
+    own_decoder: Decoder,
+) -> None:
+    engine = Engine(own_decoder, EngineSettings(prefill_tokens=8, block_tokens=8, max_length=72), Version(0, 0))
+    request = engine.submit(PROMPT, GREEDY)
+    for step in range(1, 40):
+        engine.step()
+        engine.update(lambda _: None, Version(0, step))
+    assert request.stop == "length"
 
 
 def test_equal_weights_under_a_new_version_change_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from etude.core.policy import Assistant, Call
 from etude.core.settings import AgentLimits
+from etude.core.terms import Terms
 from etude.harness.hinted import hint_message, place_hints
 from etude.harness.tools.base import schema_of
 from etude.harness.trajectory import Trajectory
+from etude.tokens.dialect import EFFORT_VARIABLE
 from etude.tokens.render import render
 from etude.tokens.template import TemplateDialect
 
@@ -98,3 +101,25 @@ def test_a_template_that_drops_old_thinking_when_the_user_speaks_drops_the_hint(
     entries = turn_entries(trajectory)
     hints = place_hints(trajectory, [(entry, "copy old") for entry in entries], dialect, schemas)
     assert [hint.site for hint in hints] == [0]  # only above the first turn is there no thinking to drop
+
+
+def test_where_a_template_states_the_effort_the_teacher_reads_the_level_of_the_rollout(
+    agent: Any, script: Any, template_models: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(template_models["kimi"], tmp_path / "model")
+    template = tmp_path / "model" / "chat_template.jinja"
+    line = "{% if " + EFFORT_VARIABLE + " %}Reasoning: {{ " + EFFORT_VARIABLE + " }}\n{% endif %}"
+    template.write_text(line + template.read_text())
+    dialect = TemplateDialect.open(tmp_path / "model", {})
+    turns = [Assistant("", turn.final, turn.calls) for turn in TURNS]
+    limits = AgentLimits(context_tokens=20_000, sampled_tokens=8000)
+    options = {"dialect": dialect, "limits": limits, "terms": Terms(effort="low")}
+    trajectory = agent.play(script(dialect.stating_effort("low"), turns), **options)
+    entries = turn_entries(trajectory)
+    schemas = [schema_of(tool) for tool in agent.tools.values()]
+    hints = place_hints(trajectory, [(entry, "copy old") for entry in entries], dialect, schemas)
+    assert [hint.site for hint in hints] == [0, 1, 2, 3]
+    for hint in hints:
+        teacher = [*trajectory.segments[hint.segment].ids[: hint.at], *hint.inserted]
+        assert dialect.decode(teacher).count("Reasoning: low") == 1
+        assert hint.at > 10  # the level and all behind it are as the student read them

@@ -6,6 +6,7 @@ import gc
 import itertools
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def spans(trajectory: Trajectory, part: str) -> list[tuple[int, Span]]:
         for span in segment.rendered.spans
         if span.part == part
     ]
+
+
+def test_a_summary_that_nobody_can_wait_for_ends_the_rollout_like_any_answer(agent: Any, script: Any) -> None:
+    class Slow(Worker):
+        async def sample(self, context: Context, sampling: Sampling) -> Any:
+            found: Any = await super().sample(context, sampling)
+            if not is_request(context.messages[-1]):
+                return found
+            cut = {name: getattr(found, name)[:2] for name in ("ids", "logprobs", "versions")}
+            return replace(found, **cut, stop="length", late=True)
+
+    trajectory = agent.play(Slow(script(agent.dialect, [], V1), reads=9), limits=LIMITS, system="Mend.")
+    assert (trajectory.stop, trajectory.summaries, len(trajectory.segments)) == ("tokens", 1, 1)
+    assert trajectory.trainable
 
 
 def test_a_full_context_is_summed_up_and_the_rollout_goes_on(agent: Any, script: Any, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from etude.core.run_files import read_metrics
 from etude.harness.hinted import Hinted
 from etude.learn.streams import Floats, Item, Sampled, Twin
 from etude.rl.algorithms.base import BatchShape
-from etude.rl.algorithms.table import build_algorithm
+from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.batches import Prepared, prepare
 from etude.rl.feedback import check_feedback, first_of_each_kind, weight_at
 from etude.rl.groups import Rollout, RolloutGroup, Slot, Trace
@@ -143,6 +143,10 @@ def test_a_teacher_that_nobody_keeps_is_refused() -> None:
     with pytest.raises(EtudeError, match=r"rl\.optim\.ema"):
         check_feedback(FeedbackSettings(behaviours=ON, teacher="ema"), ema=0.0)
     check_feedback(FeedbackSettings(behaviours=ON, teacher="ema"), ema=0.9)
+    with pytest.raises(EtudeError, match=r"rl\.feedback\.behaviours would teach nothing"):
+        check_algorithm(build_algorithm({"use": "rloo"}), RLSettings(feedback=FeedbackSettings(ON, context="errors")))
+    # sdpo says itself what its teacher reads, whatever else a recipe has for others
+    check_algorithm(build_algorithm({"use": "sdpo"}), RLSettings(feedback=FeedbackSettings(ON)))
     with pytest.raises(EtudeError, match="reverse"):
         check_feedback(FeedbackSettings(behaviours=ON, support="sampled"), ema=0.0)
 

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,33 @@ def test_a_version_that_does_not_come_is_told_with_its_cause() -> None:
     training.learner.cause = ""  # a board in memory has nothing to add
     with pytest.raises(EtudeError, match=r"^version 0\.1 is not there$"):
         asyncio.run(Training._swap(training))
+
+
+def test_a_run_is_quiet_when_no_turn_comes_and_not_when_its_rollouts_are_long(
+    toy_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sampling takes nothing of a rollout's seconds, so its turns may take hours before the first of all ends."""
+    monkeypatch.setattr("etude.rl.loop.LOOK", 0.001)
+    nothing = ("harness.limits.seconds=0", "harness.limits.sample_seconds=0", "rl.slack_seconds=0")
+    recipe = toy_recipe(*nothing)
+    recipe = replace(recipe, grader=replace(recipe.grader, seconds=0.02))
+    (turns := tmp_path / "rl" / "turns").mkdir(parents=True)
+    looks = []
+
+    def take() -> None:
+        looks.append(1)
+        if len(looks) < 200:  # a turn at every look, and then none any more
+            (turns / "000000-00.turns").write_bytes(b"x")
+            os.utime(turns / "000000-00.turns", (len(looks), len(looks)))
+
+    dispatcher = SimpleNamespace(take=take, over=False, changed=asyncio.Event(), finished_at=0.0, in_flight=6)
+    run, clock = SimpleNamespace(path=tmp_path, stopping=False), SimpleNamespace(wait=lambda *_: None)
+    training: Any = SimpleNamespace(
+        run=run, recipe=recipe, rl=recipe.rl, dispatcher=dispatcher, clock=clock, out_of_time=False
+    )
+    with pytest.raises(EtudeError, match="no rollout finished and no turn came within 0 s, with 6 in flight"):
+        asyncio.run(Training._next_groups(training))
+    assert len(looks) >= 200
 
 
 def test_a_checkpoint_that_is_being_written_when_the_loop_ends_is_not_committed(tmp_path: Path) -> None:

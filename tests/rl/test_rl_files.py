@@ -90,9 +90,12 @@ def test_only_the_newest_rollouts_stay_readable_and_their_tasks_with_them(tmp_pa
 
 
 def test_a_commit_point_is_read_as_it_was_written(tmp_path: Path) -> None:
-    commit = Checkpoint(7, 123, {"5": {"pass_rate": 0.25}}, Totals(seconds=1.5, void={"policy": 2}))
+    commit = Checkpoint(7, 123, Totals(seconds=1.5, void={"policy": 2}))
     commit.write(tmp_path)
     assert dataclasses.asdict(Checkpoint.read(tmp_path)) == dataclasses.asdict(commit)
+    earlier = json.loads((tmp_path / "rl.json").read_text()) | {"evaluations": {"5": {"pass_rate": 0.25}}}
+    (tmp_path / "rl.json").write_text(json.dumps(earlier))
+    assert Checkpoint.read(tmp_path).step == 7
     (tmp_path / "rl.json").write_text(json.dumps({"step": 1}))
     with pytest.raises(EtudeError, match="cannot be read"):
         Checkpoint.read(tmp_path)

@@ -399,6 +399,8 @@ def test_pairs_that_would_train_something_else_are_refused() -> None:
         ({"algorithm": {"use": "gspo"}, "correction": "truncate"}, 'set rl.correction = "auto"'),
         ({"algorithm": {"use": "dapo"}, "correction_high": 1.3}, "correction_high would change nothing"),
         ({"group": 1}, "use single_rollout"),
+        ({"correction_low": 3.0}, "from 3 to 2"),
+        ({"algorithm": {"use": "cispo", "low": 6}}, "from 6 to 5"),
     ]:
         wanted = RLSettings(**settings)  # type: ignore[arg-type]
         with pytest.raises(EtudeError, match=said):

@@ -80,14 +80,14 @@ def rollout(versions: Sequence[tuple[int, int]]) -> Rollout:
 
 
 def test_staleness_is_counted_token_by_token() -> None:
-    found = staleness([rollout([(-1, -1), (0, 7), (0, 7), (0, 8), (-1, -1), (0, 9)])], 9, 0, {})
+    found = staleness([rollout([(-1, -1), (0, 7), (0, 7), (0, 8), (-1, -1), (0, 9)])], 9, {})
     shares = {"staleness_share_0": 0.25, "staleness_share_1": 0.25, "staleness_share_2": 0.5}
     assert found == {"staleness_mean": 1.25, "staleness_max": 2, **shares}
 
 
 def test_tokens_of_an_abandoned_branch_are_as_far_away_as_both_ways_together() -> None:
     # lineage 0 came to step 12 and died; lineage 1 went on from step 10 and is at 11 now
-    found = staleness([rollout([(0, 9), (0, 12), (1, 10), (1, 11)])], 11, 1, {0: 10})
+    found = staleness([rollout([(0, 9), (0, 12), (1, 10), (1, 11)])], 11, {0: 10})
     ages = [11 - 9, (11 - 10) + (12 - 10), 11 - 10, 0]
     shares = {f"staleness_share_{age}": 0.25 for age in ages}
     assert found == {"staleness_mean": sum(ages) / 4, "staleness_max": 3, **shares}

@@ -16,13 +16,14 @@ from safetensors.numpy import load_file
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.core.terms import Terms
 from etude.learn.optim import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import bug_alarm, describe, pass_at, staleness
+from etude.rl.metrics import FIRST, NoPasses, bug_alarm, describe, pass_at, staleness
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Outcome, Void
 from etude.tasks.format.task import Task
@@ -48,6 +49,15 @@ def test_calls_that_failed_by_a_bug_of_ours_are_counted_and_told() -> None:
     assert not bug_alarm(describe(some[1:])) and not bug_alarm({})
 
 
+def test_a_run_that_goes_on_knows_whether_anything_passed_before(tmp_path: Path) -> None:
+    for passed in (0, 1):
+        with Run.open(tmp_path / str(passed), {}) as run:
+            run.begin("rl")
+            run.log("rl.task", 1, task="a", passed=passed, rollouts=4)
+            silent = NoPasses(run.path).heard([0] * FIRST)
+        assert silent == "" if passed else f"the first {FIRST + 1} groups passed" in silent
+
+
 def test_a_row_says_how_calls_are_made_which_tools_are_used_and_who_edits() -> None:
     mixed = {"run": {"calls": 2}, "edit": {"calls": 2, "Timeout": 1}}
     works = replace(rollout([(0, 1)]), tools=mixed, parallel_calls=0.5, edited=True)
@@ -71,12 +81,12 @@ def test_summaries_and_stated_effort_have_columns_only_where_there_are_any() -> 
 
 def test_steps_that_left_the_weights_as_they_were_make_no_token_older() -> None:
     # version 7 was sampled from until step 10, since 8 and 9 moved nothing
-    assert staleness([rollout([(0, 7)])], 9, 0, {}, [8, 9])["staleness_max"] == 0
-    found = staleness([rollout([(0, 7), (0, 10)])], 11, 0, {}, [3, 8, 9])
+    assert staleness([rollout([(0, 7)])], 9, {}, [8, 9])["staleness_max"] == 0
+    found = staleness([rollout([(0, 7), (0, 10)])], 11, {}, [3, 8, 9])
     assert (found["staleness_mean"], found["staleness_max"]) == (1.5, 2)
     assert (found["staleness_share_1"], found["staleness_share_2"]) == (0.5, 0.5)
     # past a fork, too: 12 of the abandoned lineage is two steps from the fork at 10, and 11 moved nothing
-    assert staleness([rollout([(0, 12)])], 13, 1, {0: 10}, [11])["staleness_max"] == 4
+    assert staleness([rollout([(0, 12)])], 13, {0: 10}, [11])["staleness_max"] == 4
 
 
 def test_pass_at_k_is_the_mean_chance_that_k_rollouts_of_a_task_hold_a_pass() -> None:

@@ -22,6 +22,7 @@ from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.forge.katas.task_source import write_katas
+from etude.rl.evaluate import Evaluations
 from etude.rl.orchestrator import board_path, train
 from etude.rollout.store import load_rollout, saved_rollouts
 
@@ -164,6 +165,25 @@ def test_a_run_that_is_stopped_in_the_middle_of_an_evaluation_leaves_nothing(
     assert train_run(path, toy_recipe("rl.eval_samples=60"), toy_model, stop_at=1)["stopped"]
     assert not [row for row in read_metrics(path) if row["stage"] == "rl.eval"]
     assert nothing_left(path)
+
+
+def test_an_evaluation_that_was_under_way_when_its_step_was_saved_is_made_again(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, train_run: TrainRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins right before the checkpoint of its step, which so never knows what it found."""
+    evaluate = Evaluations._evaluate
+
+    async def slow(self: Evaluations, step: int, *given: Any) -> None:
+        await (asyncio.Event().wait() if step == 2 else evaluate(self, step, *given))
+
+    path = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(Evaluations, "_evaluate", slow)
+        assert train_run(path, toy_recipe(), toy_model, stop_at=2)["stopped"]
+    assert not [row for row in read_metrics(path) if row["stage"] == "rl.eval" and row["step"] == 2]
+    train_run(path, toy_recipe(), toy_model)
+    steps = [row["step"] for row in read_metrics(path) if row["stage"] == "rl.eval"]
+    assert [step for step in steps if step] == [2, 3]
 
 
 def test_the_time_limit_ends_the_stage_with_a_checkpoint(

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
-from etude.core.settings import HarnessSettings
+from etude.core.settings import EngineSettings, HarnessSettings, SummarySettings
 from etude.forge.katas.task_source import katas
+from etude.pipeline.stages.base import check_agent
 from etude.policies.scripted import Scripted
 from etude.rl.groups import compact, pack, unpack
 from etude.rl.metrics import describe
-from etude.rollout.rollout import Scored, build_setup, run_rollout
+from etude.rollout.rollout import Scored, build_setup, check_lengths, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 
@@ -50,6 +52,18 @@ def test_a_task_has_the_tools_of_its_family_before_those_of_its_category() -> No
 def test_mistakes_in_an_environment_are_named(entry: Any, told: str) -> None:
     with pytest.raises(EtudeError, match=told):
         build_setup(settings(x=entry))
+
+
+def test_limits_of_an_environment_are_checked_as_those_of_all_tasks() -> None:
+    """Before anything starts: in a rollout the engine would cut its contexts, and a plan for summaries end the run."""
+    setup = build_setup(settings(long={"limits": {"context_tokens": 9000}}))
+    with pytest.raises(EtudeError, match=r"harness\.environments\.long\.limits\.context_tokens is 9000, more than"):
+        check_lengths(setup, EngineSettings(max_length=8192))
+    check_lengths(setup, EngineSettings(max_length=9000))
+    recipe = recipes.load("nano", ["harness.environments.long={limits={context_tokens=40, rollout_tokens=900}}"])
+    recipe = replace(recipe, harness=replace(recipe.harness, summary=SummarySettings(max_tokens=39)))
+    with pytest.raises(EtudeError, match=r"^harness\.environments\.long\.limits\.context_tokens is 40: a summary"):
+        check_agent(recipe)
 
 
 def test_the_row_of_a_step_has_calls_and_error_classes_of_each_tool(

@@ -55,8 +55,9 @@ def check_agent(recipe: Recipe) -> None:
     from etude.harness.summary import check_summaries
     from etude.rollout.rollout import build_setup
 
-    build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit)
-    check_summaries(recipe.harness.limits, recipe.harness.summary)
+    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit)
+    for where, limits in setup.every_limits.items():
+        check_summaries(limits, recipe.harness.summary, where)
 
 
 def check_tasks(spec: dict[str, Any], where: str, first: int = 0) -> None:

@@ -56,5 +56,17 @@ def check_algorithm(algorithm: Algorithm, settings: RLSettings) -> None:
             f"{use} brings its own correction, and rl.{moved[0]} would change nothing: leave it out, and set what "
             "the algorithm has instead, such as rl.algorithm.high"
         )
+    if settings.feedback.behaviours and settings.feedback.context != "turn":
+        raise EtudeError(
+            f'rl.feedback.context = "{settings.feedback.context}" puts one text above the whole rollout, and '
+            "rl.feedback.behaviours would teach nothing: leave out one of the two, and name behaviours to be counted "
+            "in rl.monitor"
+        )
+    own = algorithm.correction()
+    low, high = (own.low, own.high) if own else (settings.correction_low, settings.correction_high)
+    if low > high:  # every ratio would become `high`, or be masked
+        raise EtudeError(
+            f"the importance ratio is bounded from {low:g} to {high:g}: lower the first or raise the other"
+        )
     if settings.group == 1 and not algorithm.single:
         raise EtudeError(f"rl.group is 1, and the baseline of {use} is its group's mean: use single_rollout")
