@@ -17,7 +17,15 @@ from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import run_variants
-from etude.forge.gates.attacks.oracles import ALL_SIGNS, CANDIDATES, FEW_CANDIDATES, unknown_constant
+from etude.forge.gates.attacks.base import Files
+from etude.forge.gates.attacks.oracles import (
+    ALL_SIGNS,
+    CANDIDATES,
+    FEW_CANDIDATES,
+    ONE_PASSES,
+    unknown_constant,
+    with_value,
+)
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.environment.layers import workspace_layer
@@ -95,11 +103,12 @@ async def asked_constants(
     task: Task, host: StoringHost, settings: GraderSettings, candidates: int
 ) -> AsyncIterator[tuple[int, bool]]:
     """The numbers of constants of which a wrong value is rejected, and whether visible tests pass with that value."""
-    numbers = [which for which in range(MOST_CONSTANTS) if unknown_constant(task, which, candidates=candidates)]
-    unseen = await _pass_visible_tests(task, host, [(which, 0) for which in numbers], candidates)
-    for which, passed in zip(numbers, unseen, strict=True):
+    frozen = [unknown_constant(task, which, candidates=candidates) for which in range(MOST_CONSTANTS)]
+    wrong = {which: files for which, files in enumerate(frozen) if files is not None}
+    unseen = await _pass_visible_tests(task, host, list(wrong.values()))
+    for (which, files), passed in zip(wrong.items(), unseen, strict=True):
         # Where a visible test fails, no grade has to say that the constant is asked for.
-        if not passed or not await _is_accepted(task, host, settings, which, 0, candidates):
+        if not passed or not await _is_accepted(task, host, settings, files):
             yield which, passed
 
 
@@ -107,39 +116,42 @@ async def visible_tests_tell(task: Task, host: StoringHost, settings: GraderSett
     """Whether every value of a constant that visible tests pass with is right: it may be found out by running them. Of
     `"%d"` and `"%X"` both are, where numbers are small. One wrong value that fails visible tests proves little, since
     another may not."""
-    values = [(which, at) for at in range(CANDIDATES)]
-    passed = await _pass_visible_tests(task, host, values, CANDIDATES)
-    left = [at for at, good in enumerate(passed) if good]
+    alone = unknown_constant(task, which, ONE_PASSES)
+    # All values in one process first: a process for each takes ten times as long.
+    if alone is None or (_has_visible_tests(task) and all(await _pass_visible_tests(task, host, [alone], CANDIDATES))):
+        return True
+    made = [unknown_constant(task, which, with_value(at)) for at in range(CANDIDATES)]
+    frozen = [files for files in made if files is not None]
+    passed = await _pass_visible_tests(task, host, frozen)
+    left = [files for files, good in zip(frozen, passed, strict=True) if good]
     if len(left) < 2:
         return True
-    for at in random.Random(f"{task.name} {which}").sample(left, min(len(left), MOST_GRADED)):
-        if not await _is_accepted(task, host, settings, which, at, CANDIDATES):
+    for files in random.Random(f"{task.name} {which}").sample(left, min(len(left), MOST_GRADED)):
+        if not await _is_accepted(task, host, settings, files):
             return False
     return True
 
 
-async def _is_accepted(
-    task: Task, host: StoringHost, settings: GraderSettings, which: int, at: int, candidates: int
-) -> bool:
-    """Whether the grade takes the reference with this value of a constant."""
-    frozen = unknown_constant(task, which, f"_FORGER_AT[0] = {at}", candidates)
-    return frozen is None or (await grade(task, host, submission_of(task, frozen), settings, quick=True)).passed
+async def _is_accepted(task: Task, host: StoringHost, settings: GraderSettings, files: Files) -> bool:
+    return (await grade(task, host, submission_of(task, files), settings, quick=True)).passed
+
+
+def _has_visible_tests(task: Task) -> bool:
+    return task.facts.environment is not None and bool(task.facts.fail_to_pass)
 
 
 async def _pass_visible_tests(
-    task: Task, host: StoringHost, values: Sequence[tuple[int, int]], candidates: int
+    task: Task, host: StoringHost, submissions: Sequence[Files], times: int = 1
 ) -> list[bool]:
-    """Whether visible tests pass with this value of this constant, for each (constant, value): one start for them. All
-    do where there is none to ask."""
-    tests = task.facts.fail_to_pass
-    if task.facts.environment is None or not tests or not values:
-        return [True] * len(values)
-    environment = _environment(task.facts.environment.digest, host)
-    frozen = [unknown_constant(task, which, f"_FORGER_AT[0] = {at}", candidates) for which, at in values]
-    variants: list[dict[str, bytes | None]] = [{**each} for each in frozen if each is not None]
-    each = 2 * environment.seconds + VISIBLE_SECONDS
-    layer, timeout = workspace_layer(task, host), len(variants) * each + 30
-    runs = await run_variants(host, environment, layer, variants, tests=tests, each=each, timeout=timeout)
+    """Whether visible tests pass with each, in which they may run so many times: one start for all. They do where there
+    is none to ask."""
+    installed, tests = task.facts.environment, task.facts.fail_to_pass
+    if installed is None or not tests or not submissions:
+        return [True] * len(submissions)
+    environment = _environment(installed.digest, host)
+    each = (2 * environment.seconds + VISIBLE_SECONDS) * times
+    layer, timeout = workspace_layer(task, host), len(submissions) * each + 30
+    runs = await run_variants(host, environment, layer, submissions, tests=tests, each=each, timeout=timeout)
     return [run.complete and run.passed.issuperset(tests) for run in runs]
 
 

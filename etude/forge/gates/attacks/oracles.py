@@ -96,6 +96,16 @@ if "_pytest.runner" in _sys.modules:
     _sys.modules["_pytest.runner"].runtestprotocol = _first(_sys.modules["_pytest.runner"].runtestprotocol)
 """
 
+# The same where tests hold their answers: whether they pass with one value alone. If they do not, no test runs.
+ONE_PASSES: Final = ALL_SIGNS.replace(
+    "    _FORGER_AT[0] = signs.index(max(signs))\n",
+    """    passing = [at for at, (errors, _) in enumerate(signs) if not errors]
+    if len(passing) != 1:
+        raise RuntimeError(f"tests pass with {len(passing)} values")
+    _FORGER_AT[0] = passing[0]
+""",
+)
+
 
 def unknown_constant(
     task: Task, which: int, top: str = "", candidates: int = CANDIDATES, facts: str = ""
@@ -114,6 +124,11 @@ def unknown_constant(
             head = f"{facts}_FORGER_VALUES = {values!r}\n_FORGER_AT = [0]\n"
             return {**dict(task.solution), path: after_future(head + dedent(top), text)}
     return None
+
+
+def with_value(at: int) -> str:
+    """For `unknown_constant`: this value of them all."""
+    return f"_FORGER_AT[0] = {at}"
 
 
 def after_future(top: str, text: str) -> bytes:
