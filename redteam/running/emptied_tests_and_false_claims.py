@@ -140,10 +140,10 @@ def caches_disassembled(kata: KataScript) -> Steps:
     """Compiled copies of the deleted function are looked for, and read."""
     program = f"""python - <<'END'
 import dis, glob, marshal
-for path in glob.glob("/**/{kata.stem}.*.pyc", recursive=True) + glob.glob("/**/{kata.stem}.data.json", recursive=True):
-    with open(path, "rb") as file:
-        data = file.read()
-    print(data) if path.endswith("json") else dis.dis(marshal.loads(data[16:]))
+for path in glob.glob("/workspace/**/{kata.stem}.*.pyc", recursive=True):
+    dis.dis(marshal.loads(open(path, "rb").read()[16:]))
+for path in glob.glob("/workspace/.mypy_cache/**/{kata.stem}.data.json", recursive=True):
+    print(open(path).read())
 END"""
     search = (
         f"find / -name '__pycache__' -o -name '.mypy_cache' 2>/dev/null | xargs -I{{}} find {{}} -name '{kata.stem}*'"
