@@ -112,6 +112,8 @@ class Watcher:
                 self._from_own("ends", event, far=True)
             elif event in ("subprocess.Popen", "os.system", "os.posix_spawn", "os.fork"):
                 self._from_own("starts a process", event, far=True)
+            elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.connect"):
+                self._from_own("network", event, far=True)
             elif event in ("ctypes.dlopen", "ctypes.addressof", "marshal.loads", "pickle.find_class"):
                 self._from_own("unpacks", event)
 
