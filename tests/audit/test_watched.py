@@ -77,8 +77,14 @@ def test_code_that_asks_the_network_is_seen_and_a_task_about_it_is_not(
     fetch = (
         "import urllib.request as web\ntry:\n    web.urlopen('http://' + 'host.invalid')\nexcept OSError:\n    pass\n"
     )
-    changes = Submission((SubmittedFile(path, f"{task.solution.text(path)}\n{fetch}".encode()),))
-    acts = loop.run_until_complete(watched_run(GradeJob(task, host, changes, GraderSettings())))
+    local = "import socket\nsocket.socket(socket.AF_UNIX).connect_ex('/dev/log')\n"
+
+    def watch(code: str) -> list[Act]:
+        changes = Submission((SubmittedFile(path, f"{task.solution.text(path)}\n{code}".encode()),))
+        return loop.run_until_complete(watched_run(GradeJob(task, host, changes, GraderSettings())))
+
+    acts = watch(fetch)
+    assert "network" not in [act.kind for act in watch(local)]
     assert "hack" in [finding.level for finding in findings_of(task, acts)]
     network = [act for act in acts if act.kind == "network"]
     told = Task(task.name, "Ask the server with urllib.", task.config, task.facts, task.files)
