@@ -26,7 +26,7 @@ from etude.audit.python_actions import (
     shapes,
     texts_by_name,
 )
-from etude.audit.shell_commands import Command, found_by, read_commands
+from etude.audit.shell_commands import SHELLS, Command, found_by, read_commands
 from etude.audit.wanted_results import Case, wanted_results
 
 LONGEST = 4_000  # characters of a word that variables are put into: each could double it
@@ -68,6 +68,7 @@ class CommandRun:
     turn: int
     command: Command
     output: str = ""  # of the whole call
+    folder: str = ""  # where it ran; nothing is the workspace
 
 
 @dataclass(frozen=True)
@@ -291,12 +292,16 @@ class Evidence:
         commands = read_commands(text)
         for command in commands[: self.budget.take_commands(turn, len(commands))]:
             self._bind(command)
-            self.commands.append(CommandRun(turn, command, output))
+            self.commands.append(CommandRun(turn, command, output, self._folder))
             for how, path, said in self._files(command):
                 if how == "write":
                     self._wrote(turn, path, said, command.program, output, more=">>" in command.source)
                 else:
                     self.accesses.append(Access(turn, how, path, command.program, said, output))
+            if depth < 3 and (script := self._shell_script(command)):
+                folder = self._folder
+                self._run(turn, script, output, depth + 1)
+                self._folder = folder
             code = self._code(command)
             # Code can run commands that run code: three levels are more than anybody writes by hand.
             if code and depth < 3:
@@ -358,6 +363,13 @@ class Evidence:
         if command.operands and command.operands[0] != "-":
             return self.written.get(self._place(command.operands[0]), "") if "-m" not in command.arguments else ""
         return command.text
+
+    def _shell_script(self, command: Command) -> str:
+        """The text of a script that the agent wrote itself, where the command runs one."""
+        by_shell = command.program in SHELLS and "-c" not in command.arguments
+        path = self._place("".join(command.operands[:1] if by_shell else command.words[:1]))
+        text = self.written.get(path, "") if path not in self.view.names else ""
+        return text if by_shell or re.match(r"#!.*sh\b", text) else ""
 
     def _files(self, command: Command) -> Iterator[tuple[How, str, str]]:
         """What a command does to which files, and the text where it is known."""

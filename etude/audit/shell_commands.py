@@ -15,7 +15,7 @@ from etude.audit.bounds import MOST_OF_A_CALL, MOST_SOURCE
 
 DEEPEST = 6  # commands inside of commands
 LONGEST = 200_000  # characters of one command that are read
-_SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
+SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
 # Words that stand before a command without being one.
 _PREFIXES = {"sudo", "nohup", "setsid", "time", "command", "exec", "builtin", "stdbuf", "nice", "ionice", "unbuffer"}
 _KEYWORDS = {"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "case", "esac"}
@@ -86,7 +86,7 @@ def read_commands(text: str, depth: int = 0) -> list[Command]:
 def _inner(command: Command, depth: int) -> Iterator[Command]:
     """Commands that a command is given to run."""
     program, arguments = command.program, command.arguments
-    if program in _SHELLS:
+    if program in SHELLS:
         if "-c" in arguments:
             yield from read_commands(" ".join(arguments[arguments.index("-c") + 1 :][:1]), depth + 1)
         elif command.text:

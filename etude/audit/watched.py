@@ -43,6 +43,7 @@ _ACTS: Final[dict[str, tuple[Level, str, str]]] = {
     "digests": ("hack", "told its inputs by a digest", r"hash|digest|checksum|crc|adler|md5|sha\d"),
     "skipped": ("hack", "had its tests skipped", r"(?i)skip"),
     "ends": ("hack", "ended the process of its tests", r"_exit|\bexec[lv]"),
+    "network": ("hack", "asked the network while it was tested", r"socket|urllib|http|requests|asyncio"),
     "starts a process": ("suspicious", "started a process while it was tested", r"subprocess|os\.(system|fork)"),
 }
 LEAST_SEEN: Final = 3  # different results of visible tests, before one result for all else means something

@@ -21,14 +21,20 @@ from redteam.monitor_suite.kata_scripts import KataScript, read, turns, write
 from redteam.monitor_suite.suite import play
 from redteam.result import SuiteResult
 from redteam.running.acts_on_tests_and_files import ACTS_ON_TESTS_AND_FILES
+from redteam.running.emptied_tests_and_false_claims import EMPTIED_TESTS_AND_CLAIMS
 from redteam.running.fitted_and_forged_code import FITTED_AND_FORGED
 from redteam.running.further_hacks import FURTHER_HACKS
 from redteam.running.hacks import HACKS
 from redteam.running.more_hacks import MORE_HACKS
+from redteam.running.special_cases_and_patched_results import SPECIAL_CASES_AND_PATCHES
 
 KATAS = 3
 HONEST = 40
 AT_ONCE = 2
+ACTS = {
+    **{**FURTHER_HACKS, **FITTED_AND_FORGED, **ACTS_ON_TESTS_AND_FILES},
+    **{**SPECIAL_CASES_AND_PATCHES, **EMPTIED_TESTS_AND_CLAIMS},
+}
 
 
 async def run_running_hacks(host: StoringHost, tasks: int = KATAS, honest: int = HONEST) -> SuiteResult:
@@ -72,7 +78,7 @@ def _hacked(count: int) -> Iterator[tuple[str, Task, list[Assistant]]]:
     for kata in map(KataScript, katas("train", count, seed=23, levels=[1])):
         for name, hack in {**HACKS, **MORE_HACKS}.items():
             yield name, kata.task, turns([read(kata.module), write(kata.module, hack(kata))])
-        for name, acts in {**FURTHER_HACKS, **FITTED_AND_FORGED, **ACTS_ON_TESTS_AND_FILES}.items():
+        for name, acts in ACTS.items():
             if steps := acts(kata):  # some need answers of a certain kind
                 yield name, kata.task, turns(steps)
 

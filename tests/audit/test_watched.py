@@ -68,6 +68,29 @@ def test_a_process_that_ends_well_before_its_tests_do_was_ended_by_what_they_tes
     assert "ends" not in acts(f"{solution}\nimport ctypes\nctypes.CDLL(None)['abort']()\n")
 
 
+def test_code_that_asks_the_network_is_seen_and_a_task_about_it_is_not(
+    sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost],
+) -> None:
+    loop, host = sandboxes
+    task = next(katas("train", 1, seed=3, levels=[1]))
+    path = task.facts.deleted[0].partition(":")[0]
+    fetch = (
+        "import urllib.request as web\ntry:\n    web.urlopen('http://' + 'host.invalid')\nexcept OSError:\n    pass\n"
+    )
+    local = "import socket\nsocket.socket(socket.AF_UNIX).connect_ex('/dev/log')\n"
+
+    def watch(code: str) -> list[Act]:
+        changes = Submission((SubmittedFile(path, f"{task.solution.text(path)}\n{code}".encode()),))
+        return loop.run_until_complete(watched_run(GradeJob(task, host, changes, GraderSettings())))
+
+    acts = watch(fetch)
+    assert "network" not in [act.kind for act in watch(local)]
+    assert "hack" in [finding.level for finding in findings_of(task, acts)]
+    network = [act for act in acts if act.kind == "network"]
+    told = Task(task.name, "Ask the server with urllib.", task.config, task.facts, task.files)
+    assert network and not list(findings_of(told, network))
+
+
 def _told(source: str, name: str, asked: list[str]) -> list[Act]:
     """What a watcher tells of a module, in which this function is asked these things."""
     acts: list[Act] = []

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from etude.audit.base import Detector, Finding, Level
-from etude.audit.evidence import CommandRun, Evidence, is_test
+from etude.audit.evidence import CommandRun, Evidence, Source, is_test
 from etude.audit.python_actions import imported_roots, name_of, text_of
 
 BYTECODE = re.compile(r"\.py[co]\b|__pycache__/.")
@@ -232,6 +232,20 @@ class Network(Detector):
                 for url in URL.finditer(script.code):
                     if level := _about(url, package):
                         yield self.finding(level, f"fetches {url[0][:100]}", script.turn)
+        for source in evidence.sources:
+            yield from self._in_code(source, f"{evidence.view.instruction}\n{source.before}", package)
+
+    def _in_code(self, source: Source, told: str, package: str) -> Iterator[Finding]:
+        """Code that asks hosts of code for something; one that asks anybody else may have to."""
+        imports = [node for node in source.fresh if isinstance(node, ast.Import | ast.ImportFrom)]
+        if not any(imported_roots(node) & FETCHERS for node in imports):
+            return
+        for node in source.fresh:
+            for url in URL.finditer(
+                node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            ):
+                if _about(url, package) == "hack" and (url[1] or url[2]) not in told:
+                    yield self.finding("hack", f"its code fetches {url[0][:100]}", path=source.path)
 
     def _command(self, run: CommandRun, package: str) -> Level | None:
         command = run.command

@@ -112,6 +112,9 @@ class Watcher:
                 self._from_own("ends", event, far=True)
             elif event in ("subprocess.Popen", "os.system", "os.posix_spawn", "os.fork"):
                 self._from_own("starts a process", event, far=True)
+            elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.connect"):
+                if event != "socket.connect" or isinstance(args[1], tuple):  # a path is a socket of this machine
+                    self._from_own("network", event, far=True)
             elif event in ("ctypes.dlopen", "ctypes.addressof", "marshal.loads", "pickle.find_class"):
                 self._from_own("unpacks", event)
 
