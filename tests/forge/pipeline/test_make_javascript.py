@@ -121,7 +121,7 @@ def test_tests_are_without_their_answers(bench: Bench, tasks: list[Task]) -> Non
 def test_a_task_of_before_is_refused_with_a_sentence(bench: Bench, tasks: list[Task]) -> None:
     task = with_its_answers(tasks[0])
     old = replace(task, facts=task.facts.model_copy(update={"grading": None}))
-    with pytest.raises(EtudeError, match=r"was made before grading plan 2.*make it again"):
+    with pytest.raises(EtudeError, match=r"was made when tests held their answers.*make it again"):
         bench.run(grade(old, bench.host, submission_of(old, dict(old.solution))))
 
 

@@ -103,8 +103,7 @@ def refuse_old(task: Task) -> None:
     made = MADE.search(task.facts.provenance) and task.facts.environment is not None
     if made and task.facts.grading is None:
         raise EtudeError(
-            f"task {task.name} was made before grading plan {PLAN}, when tests held their answers: "
-            "make it again with `etude tasks make`"
+            f"task {task.name} was made when tests held their answers: make it again with `etude tasks make`"
         )
 
 
