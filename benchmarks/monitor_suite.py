@@ -197,9 +197,9 @@ async def main(options: argparse.Namespace) -> None:
         summary["trained"] = show_accused("trained policies", trained(options.trained, bench.rules))
     if options.installed:
         summary["installed"] = show_accused("installed code", installed(options.installed, bench.rules))
-    times = sorted(bench.seconds)
-    p50, p95 = 1000 * times[len(times) // 2], 1000 * times[int(0.95 * len(times))]
-    print(f"\nan audit takes {p50:.1f} ms (p50), {p95:.1f} ms (p95); all of it {time.perf_counter() - began:.0f} s")
+    if times := sorted(bench.seconds):
+        p50, p95 = 1000 * times[len(times) // 2], 1000 * times[int(0.95 * len(times))]
+        print(f"\nan audit takes {p50:.1f} ms (p50), {p95:.1f} ms (p95); all of it {time.perf_counter() - began:.0f} s")
     if options.json:
         options.json.write_text(json.dumps(summary, indent=1) + "\n")
 
